@@ -261,6 +261,27 @@ def test_time_that_is_over_in_the_middle_leaves_the_rest_to_rules(
     assert now[0] < tuning.EFFORTS["quick"].seconds + 2 * 0.3 * MOST_CANDIDATES
 
 
+def test_compiling_ends_when_the_time_is_over(
+    vulkan_device_name: str, model: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(tuning, "clock", lambda: now[0])
+    compiled = []
+
+    def compile_kernels(device: Any, kernels: Any, taken: Any, progress: Any) -> dict[int, Any]:
+        for done, kernel in enumerate(kernels):
+            now[0] += 1.5
+            compiled.append(kernel)
+            progress("compile", done, len(kernels))
+        raise AssertionError("nobody said that the time is over")
+
+    monkeypatch.setattr(tuning, "compile_kernels", compile_kernels)
+    with session_of(model, vulkan_device_name, tune="quick") as session:
+        assert {each.effort for each in found_in(session).values()} == {"rule"}
+        np.testing.assert_allclose(session.run(None, {"x": X})[0], RESULT, atol=1e-4)
+    assert len(compiled) == 2
+
+
 def test_hopeless_candidates_are_measured_no_further(
     vulkan_device_name: str, model: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -499,6 +520,24 @@ def test_candidates_have_the_precision_that_is_wanted(is_strict: bool, packs: bo
     labels = [trial.label for trial in found]
     assert len(labels) == len(set(labels)) > 2
     assert not is_strict or not any("1 piece " in label or "steps of" in label for label in labels)
+
+
+def test_products_bear_shares_of_passes_over_what_they_all_read() -> None:
+    """Three products of one matrix and one of another: (3 · 1/3 + 1) / 4 of a pass each."""
+    trials = Trials()
+    build = VulkanBuilder(replace(GPU, packs_values=True), trials)
+    kinds = [TensorType(dtypes.FLOAT32, dims) for dims in ((1, 512, 512), (1, 512, 512), (1, 512, 512))]
+    a, other, b = (contiguous(Buffer(BufferKind.INPUT, kind.bytes, "x"), kind) for kind in kinds)
+    with build.step(kinds[2]):
+        for left in (a, a, other, a):
+            build.matmul(left, b)
+    [(question, found)] = trials.found.items()
+    assert trials.share(question) == pytest.approx(0.5)
+    assert any(trial.passes for trial in found)
+    for trial in found:
+        assert {id(each) for each in (*trial.passes, *trial.own)} == set(map(id, trial.launches))
+        assert all("exponents" in each.kernel.label for each in trial.passes if len(trial.passes) == 1)
+        assert trial.own
 
 
 def test_candidates_bring_the_passes_that_they_need() -> None:

@@ -21,12 +21,13 @@ from vkml.lowering.trials import Trial
 if TYPE_CHECKING:
     from vkml.engine.weights import Lease, WeightStore
     from vkml.vulkan import CommandRecorder, Device, Memory, Pipeline
+    from vkml.vulkan.commands import DispatchTable
 
 CACHE_BYTES = 64 << 20
 """What no last-level cache of a GPU holds much more than (H200: 50 MiB); Vulkan does not say."""
 _PATTERN_BYTES = 4 << 20
-_TIMESTAMPS = 4
-"""Before and behind what empties the caches; before and behind the launches."""
+_TIMESTAMPS = 5
+"""Before and behind what empties the caches, behind the operands, the shared passes and the launches."""
 
 
 class TrialProgram:
@@ -36,14 +37,15 @@ class TrialProgram:
         label: the candidate's.
     """
 
-    def __init__(self, bench: Bench, trial: Trial, pipelines: Mapping[int, Pipeline]) -> None:
+    def __init__(
+        self, bench: Bench, trial: Trial, pipelines: Mapping[int, Pipeline], share: float = 1.0
+    ) -> None:
         self.label = trial.label
-        self._bench = bench
+        self._bench, self._share = bench, share
         device = bench.device
         self._pool = device.timestamps(_TIMESTAMPS)
-        launches = Launches(schedule(trial.launches), pipelines, Numbers())
-        push, grids = launches.numbers(launches.placed(bench.addresses(trial)), ())
-        self._table = device.dispatch_table(launches.levels)
+        addresses = bench.addresses(trial)
+        self._tables: list[DispatchTable] = []
         recorder = device.recorder("candidate")
         recorder.reset_timestamps(self._pool)
         recorder.timestamp(self._pool, 0)
@@ -51,14 +53,24 @@ class TrialProgram:
         recorder.timestamp(self._pool, 1)
         bench.record_operands(recorder)
         recorder.timestamp(self._pool, 2)
-        recorder.dispatch_table(self._table, push, grids)
-        recorder.timestamp(self._pool, 3)
+        for part in (trial.passes, trial.own):
+            launches = Launches(schedule(part), pipelines, Numbers())
+            push, grids = launches.numbers(launches.placed(addresses), ())
+            table = device.dispatch_table(launches.levels)
+            self._tables.append(table)
+            if part:
+                recorder.dispatch_table(table, push, grids)
+                recorder.barrier()
+            recorder.timestamp(self._pool, 2 + len(self._tables))
         recorder.barrier_to_host()
         self._commands = recorder.finish()
         self._submission = device.submission(self._commands, time_limit=bench.time_limit)
 
     def seconds(self) -> float:
-        """Runs the launches; the seconds that they took by the device's clock, or else by the host's."""
+        """Runs the launches; the seconds that they took by the device's clock, or else by the host's.
+
+        Of passes that other products share, this one's share counts.
+        """
         started = time.perf_counter()
         try:
             self._submission.run()
@@ -67,9 +79,9 @@ class TrialProgram:
                 self._bench.device.wait_idle()  # after an interrupt it may be at work still
             raise
         passed = time.perf_counter() - started
-        emptying, _, launches = self._pool.read_intervals()
+        emptying, _, passes, own = self._pool.read_intervals()
         self._bench.note_bandwidth(emptying)
-        return passed if launches is None else launches / 1e9
+        return passed if passes is None or own is None else (self._share * passes + own) / 1e9
 
     def free(self) -> None:
         """Frees the commands, which must not be running."""

@@ -175,7 +175,10 @@ class Tuning:
                     launch.kernel for key in batch for trial in questions[key] for launch in trial.launches
                 ]
                 kernels += self._weights.packing_kernels(_constants(questions[key] for key in batch))
-                pipelines = compile_kernels(device, kernels, taken)
+                try:
+                    pipelines = compile_kernels(device, kernels, taken, _until(deadline))
+                except _TimeIsOverError:
+                    return found
                 if bench is None:
                     bench = Bench(
                         device,
@@ -187,7 +190,8 @@ class Tuning:
                 for key in batch:
                     if clock() >= deadline:
                         return found
-                    measured = self._race(effort, bench, questions[key], pipelines, deadline)
+                    share = trials.share(key)
+                    measured = self._race(effort, bench, questions[key], share, pipelines, deadline)
                     if measured is not None:
                         found[key] = measured
                     if self._progress:
@@ -207,6 +211,7 @@ class Tuning:
         effort: Effort,
         bench: Bench,
         trials: Sequence[Trial],
+        share: float,
         pipelines: Mapping[int, Pipeline],
         deadline: float,
     ) -> Measured | None:
@@ -216,7 +221,7 @@ class Tuning:
         try:
             bench.prepare(trials)
             for trial in trials:
-                programs.append(TrialProgram(bench, trial, pipelines))
+                programs.append(TrialProgram(bench, trial, pipelines, share))
             for program in programs:
                 timed(program)  # clocks rise, and caches of code fill
             alive = list(programs)
@@ -246,6 +251,20 @@ class Tuning:
             pick = rule
         assert self._effort_name in EFFORTS
         return Measured(pick, self._effort_name, {label: 1e6 * t for label, t in medians.items()})
+
+
+class _TimeIsOverError(Exception):
+    """Raised between two kernels."""
+
+
+def _until(deadline: float) -> Callable[[str, int, int], None]:
+    """What ends compiling when the time is over: a driver may take seconds for a kernel."""
+
+    def check(stage: str, done: int, total: int) -> None:
+        if done < total and clock() >= deadline:
+            raise _TimeIsOverError
+
+    return check
 
 
 CACHE_SHARE = 32 << 20

@@ -30,7 +30,7 @@ def matmul(build: VulkanBuilder, a: View, b: View, result: TensorType) -> list[V
     """
     product = gemm.matrix_product(a, b, result)
     return build.select(
-        lambda: f"matmul {described(a)} by {described(b)}", lambda: _candidates(build, product, a, b)
+        lambda: f"matmul {described(a)} by {described(b)}", lambda: _candidates(build, product, a, b), a
     )
 
 

@@ -19,15 +19,22 @@ class _TakenBackError(Exception):
     """What was emitted was for looking at."""
 
 
-def select(build: VulkanBuilder, question: str, candidates: Callable[[], Iterator[Candidate]]) -> list[View]:
+def select(
+    build: VulkanBuilder,
+    question: str,
+    candidates: Callable[[], Iterator[Candidate]],
+    rows: View | None,
+) -> list[View]:
     """Emits the candidate that was picked for a question, or the first, which is the rule's choice.
 
     Args:
         build: where launches go; its trials receive those of all candidates.
         question: all that times hang on.
         candidates: makes them.
+        rows: the operand whose passes other products may share.
     """
-    if build.trials is not None and build.trials.wants(question):
+    lying = rows and (rows.buffer, rows.shape, rows.strides, rows.offset)
+    if build.trials is not None and build.trials.wants(question, lying):
         build.trials.add(question, [_tried(build, each) for each in worth_measuring(candidates())])
     chosen = picked(candidates(), None if build.target.picks is None else build.target.picks.get(question))
     rule = next(candidates())
@@ -41,9 +48,11 @@ def select(build: VulkanBuilder, question: str, candidates: Callable[[], Iterato
 def _tried(build: VulkanBuilder, candidate: Candidate) -> Trial:
     """A candidate's launches, taken back when they are known; none where it has no form here."""
     launches: tuple[Dispatch, ...] = ()
+    shared: frozenset[int] = frozenset()
     before = len(build.launches)
     with build.undoing(_TakenBackError, CannotLower, is_apart=True):
         candidate.emit()
         launches = tuple(build.launches[before:])
+        shared = frozenset(number - before for number in build.shared_passes if number >= before)
         raise _TakenBackError
-    return Trial(candidate.label, candidate.expected, launches)
+    return Trial(candidate.label, candidate.expected, launches, shared)

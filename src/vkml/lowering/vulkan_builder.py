@@ -108,6 +108,8 @@ class VulkanBuilder(Builder[Dispatch]):
         self.target = target
         self.keeps_lowerings = trials is None
         self.trials = trials
+        self.shared_passes: set[int] = set()
+        """Launches, by number, that are passes over an operand for all products that read it."""
         self._row_exponents: dict[Hashable, View] = {}
         self._packed_values: dict[Hashable, View] = {}
         self._split_rows: dict[Hashable, SplitRows] = {}
@@ -138,7 +140,8 @@ class VulkanBuilder(Builder[Dispatch]):
         try:
             found = self._packed_values.get(key)
             if found is None:
-                found = self._packed_values[key] = emit_packing(self, values, fragment)
+                with self._shared_passes():
+                    found = self._packed_values[key] = emit_packing(self, values, fragment)
         finally:
             self._trace = trace
         if trace is not None and found.buffer not in trace.slots:
@@ -152,7 +155,8 @@ class VulkanBuilder(Builder[Dispatch]):
         try:
             found = self._row_exponents.get(key)
             if found is None:
-                found = self._row_exponents[key] = matrix_units.emit_row_exponents(self, rows, fragment)
+                with self._shared_passes():
+                    found = self._row_exponents[key] = matrix_units.emit_row_exponents(self, rows, fragment)
         finally:
             self._trace = trace
         if trace is not None and found.buffer not in trace.slots:
@@ -166,7 +170,8 @@ class VulkanBuilder(Builder[Dispatch]):
         try:
             found = self._split_rows.get(key)
             if found is None:
-                found = self._split_rows[key] = emit_split_rows(self, rows, count)
+                with self._shared_passes():
+                    found = self._split_rows[key] = emit_split_rows(self, rows, count)
         finally:
             self._trace = trace
         if trace is not None and found.pieces.buffer not in trace.slots:
@@ -174,21 +179,32 @@ class VulkanBuilder(Builder[Dispatch]):
             self._note(rows, found.pieces, lambda build, seen: build.split_rows(seen, count).pieces)
         return found
 
+    @contextlib.contextmanager
+    def _shared_passes(self) -> Iterator[None]:
+        """Launches emitted inside are `shared_passes`."""
+        start = len(self.launches)
+        yield
+        self.shared_passes.update(range(start, len(self.launches)))
+
     # -- candidates -----------------------------------------------------------------------------------------
 
     def select(
-        self, question: Callable[[], str], candidates: Callable[[], Iterator[Candidate]]
+        self,
+        question: Callable[[], str],
+        candidates: Callable[[], Iterator[Candidate]],
+        rows: View | None = None,
     ) -> list[View]:
         """Emits one of the candidates: what measurement has found, or the first, which is the rule's choice.
 
         Args:
             question: all that their times hang on, as text.
             candidates: the rule's choice first; the others may be asked for or not.
+            rows: the operand whose passes, if it needs some, other products may share.
         """
         if (self.target.picks is None and self.trials is None) or is_deciding():
             return next(candidates()).emit()
         normalised = "" if self._prologue is None else f", rows of {described(self._prologue.x)} normalised"
-        return select(self, f"{self.target.policy}: {question()}{normalised}", candidates)
+        return select(self, f"{self.target.policy}: {question()}{normalised}", candidates, rows)
 
     @contextlib.contextmanager
     def undoing(self, *expected: type[Exception], is_apart: bool = False) -> Iterator[None]:
@@ -208,6 +224,7 @@ class VulkanBuilder(Builder[Dispatch]):
             yield
         except expected:
             self.rewind(mark)
+            self.shared_passes = {number for number in self.shared_passes if number < mark[0]}
             del self.error_labels[errors:]
             self.uses_status = uses_status
             self._row_exponents, self._packed_values, self._split_rows = exponents, packed, pieces
