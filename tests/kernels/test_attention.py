@@ -18,12 +18,23 @@ from vkml.engine.sketch import Sketch
 from vkml.ir import TensorType, dtypes
 from vkml.kernels import attention
 from vkml.kernels.attention import Attention, Causal
-from vkml.kernels.attention_variants import SHAPES, Extent, Variant, choose, defines, head_of, variant_of
+from vkml.kernels.attention_variants import (
+    SHAPES,
+    Extent,
+    Variant,
+    choose,
+    defines,
+    head_of,
+    ordered,
+    variant_of,
+)
 from vkml.kernels.fragment_layout import FragmentLayouts, Layout, layout_of
 from vkml.kernels.matrix_units import MATRIX_UNIT_NEEDS
 from vkml.kernels.packed_weights import Fragment
 from vkml.kernels.views import Buffer, BufferKind, View, contiguous
 from vkml.lowering.target import Target
+from vkml.lowering.trials import Trials
+from vkml.lowering.vulkan_builder import VulkanBuilder
 from vkml.onnx import save_graph
 
 Array = npt.NDArray[Any]
@@ -683,6 +694,25 @@ def test_rule_occupies_the_device() -> None:
     # Masks cost registers, which the variant for whole tiles has none left of.
     assert rows(keys=4095)[1] == 16
     assert rows(is_masked=True)[1] == 16
+
+
+def test_candidates_are_the_rules_choice_and_others_that_fit() -> None:
+    for head in (64, 128, 256):
+        extent = Extent(1, 4, 300, 300, head, has_floats=True)
+        found = ordered(extent, FRAGMENTS, 132)
+        assert found[0] == choose(extent, FRAGMENTS, 132)
+        assert len(found) > 1 and len({variant.label for variant in found}) == len(found)
+        assert all(variant.shared_bytes(has_floats=True) <= 48 << 10 for variant in found)
+    assert ordered(extent, FRAGMENTS, 132, shared_bytes=1024) == []
+    trials = Trials()
+    # Wide fragments are left out where it is not known what lanes hold of them.
+    narrow = replace(GPU, fragment_layouts=lambda fragment: LAYOUTS[8] if fragment.n == 8 else None)
+    build = VulkanBuilder(narrow, trials)
+    asked = given(heads=2, queries=300, keys=300, head=64, dtype=dtypes.FLOAT16)
+    with build.step(asked.q.type):
+        attention.launch(build, asked, asked.q.type)
+    [labels] = [[trial.label for trial in each] for each in trials.found.values()]
+    assert len(labels) > 1 and not any("16x16x16" in label for label in labels)
 
 
 def test_layout_is_found_from_places() -> None:

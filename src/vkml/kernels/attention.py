@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -24,11 +26,12 @@ from vkml.kernels.attention_variants import (
     WIDEST_HEAD,
     Extent,
     Variant,
-    choose,
     defines,
+    ordered,
 )
+from vkml.kernels.candidates import Candidate, described
 from vkml.kernels.matrix_units import LEAST_FRAGMENT
-from vkml.kernels.packed_weights import MATRIX_UNIT_NEEDS
+from vkml.kernels.packed_weights import MATRIX_UNIT_NEEDS, Fragment
 from vkml.kernels.pointwise import emit_vector_store
 from vkml.kernels.views import View
 from vkml.kernels.writer import template
@@ -150,7 +153,7 @@ def refusal(target: Target, given: Attention) -> str:
         return f"{typical(q.shape[2])} rows only"
     if any(typical(size) > target.max_groups for size in q.shape[:2]):
         return "more heads than a launch takes"
-    return "" if _variant(target, given) is not None else "no variant fits the device"
+    return "" if _variants(target, given) else "no variant fits the device"
 
 
 def launch(build: VulkanBuilder, given: Attention, result: TensorType) -> list[View]:
@@ -162,9 +165,18 @@ def launch(build: VulkanBuilder, given: Attention, result: TensorType) -> list[V
     why = refusal(build.target, given)
     if why:
         raise CannotLower(f"no attention on matrix units: {why}")
-    variant = _variant(build.target, given)
-    assert variant is not None
-    return emit(build, given, variant, result)
+
+    def candidates() -> Iterator[Candidate]:
+        rule, *others = _variants(build.target, given)
+        for variant in (rule, *(each for each in others if _has_layout(build.target, each))):
+            yield Candidate(variant.label, None, functools.partial(emit, build, given, variant, result))
+
+    def question() -> str:
+        operands = [given.q, given.k, given.v, given.mask, given.bias]
+        views = ", ".join("none" if view is None else described(view) for view in operands)
+        return f"attention of {views}, {given.causal}, softcap {given.softcap}, row sums {given.row_sums is not None}"
+
+    return build.select(question, candidates)
 
 
 def emit(build: VulkanBuilder, given: Attention, variant: Variant, result: TensorType) -> list[View]:
@@ -236,33 +248,36 @@ def _copied(build: VulkanBuilder, view: View) -> View:
     return made
 
 
-def _variant(target: Target, given: Attention) -> Variant | None:
+def _variants(target: Target, given: Attention) -> list[Variant]:
+    """Those that the device has room for, the rule's choice first."""
     if forced is not None:
-        return forced
+        return [forced]
     assert target.fragment is not None
     fragments = [target.fragment, *([target.wide_fragment] if target.wide_fragment is not None else [])]
     # One layout that is known stands for both: they differ in columns of sums.
     layouts = target.fragment_layouts(target.fragment)
     is_known = layouts is not None and layouts.moves(target.fragment.n) is not None
-    found = choose(
-        given.extent,
-        fragments,
-        target.processors,
-        target.shared_bytes,
-        min(512, target.max_invocations),
-        is_layout_known=is_known,
-    )
-    if found is not None and found.rows_in == "registers" and found.fragment != target.fragment:
-        wide = target.fragment_layouts(found.fragment)
-        if wide is None or wide.moves(found.fragment.n) is None:
-            return choose(
-                given.extent,
-                fragments[:1],
-                target.processors,
-                target.shared_bytes,
-                min(512, target.max_invocations),
-            )
-    return found
+
+    def those_with(fragments: Sequence[Fragment]) -> list[Variant]:
+        return ordered(
+            given.extent,
+            fragments,
+            target.processors,
+            target.shared_bytes,
+            min(512, target.max_invocations),
+            is_layout_known=is_known,
+        )
+
+    found = those_with(fragments)
+    return found if not found or _has_layout(target, found[0]) else those_with(fragments[:1])
+
+
+def _has_layout(target: Target, variant: Variant) -> bool:
+    """Whether lanes know what they hold of a variant's scores, as far as they have to."""
+    if variant.rows_in != "registers" or variant.fragment == target.fragment:
+        return True
+    wide = target.fragment_layouts(variant.fragment)
+    return wide is not None and wide.moves(variant.fragment.n) is not None
 
 
 def _values(given: Attention, variant: Variant, target: Target) -> dict[str, int | str]:

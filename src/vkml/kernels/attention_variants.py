@@ -217,6 +217,26 @@ def choose(
 ) -> Variant | None:
     """The variant that is expected to be the fastest: the first that occupies the whole device.
 
+    Arguments are those of `ordered`.
+
+    Returns:
+        None where the device has room for none.
+    """
+    found = ordered(extent, fragments, processors, shared_bytes, invocations, is_layout_known=is_layout_known)
+    return found[0] if found else None
+
+
+def ordered(
+    extent: Extent,
+    fragments: Sequence[Fragment],
+    processors: int,
+    shared_bytes: int = 48 << 10,
+    invocations: int = 1024,
+    *,
+    is_layout_known: bool = True,
+) -> list[Variant]:
+    """All variants that the device has room for, the one that is expected to be the fastest first.
+
     Args:
         extent: sizes.
         fragments: of the device, the best first.
@@ -224,9 +244,6 @@ def choose(
         shared_bytes: of shared memory that a workgroup may take.
         invocations: that a workgroup may have.
         is_layout_known: whether lanes may keep what they hold of scores.
-
-    Returns:
-        None where the device has room for none.
     """
     head = head_of(extent.head_size)
     is_masked = extent.is_masked or extent.keys % 64 != 0
@@ -246,8 +263,11 @@ def choose(
     def workgroups(variant: Variant) -> int:
         return -(-extent.queries // variant.tile_rows) * extent.heads * extent.batch
 
+    if not found:
+        return []
     full = (each for each in found if workgroups(each) >= processors)
-    return next(full, max(found, key=workgroups, default=None))
+    rule = next(full, max(found, key=workgroups))
+    return [rule, *(each for each in found if each is not rule)]
 
 
 def gradient_shared_bytes(variant: Variant, owner: str) -> int:
