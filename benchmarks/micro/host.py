@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -199,16 +200,16 @@ def copying(elements: int) -> Graph:
     return sketch.finish(sketch.node("Relu", sketch.input("x", (elements,))))
 
 
-def figures(setting: Setting) -> list[Figure]:
-    """What launches cost in one process, in the order of the table."""
+def figures(setting: Setting) -> Iterator[Figure]:
+    """What launches cost, one figure after the other."""
     launches = timed_runs(chain_add(1), setting, optimises=True)
     note = f"p95 {duration(float(np.percentile(launches, 95)))}"
-    found = [Figure("chain_add_1, host to host", float(np.median(launches)), note=note)]
+    yield Figure("chain_add_1, host to host", float(np.median(launches)), note=note)
     short, long = (median_run(chain_add(count), setting) for count in (10, 1000))
-    found.append(Figure("one Add more in a chain, fusion off", (long - short) / 990))
-    found.append(Figure("chain_add_1000, fusion off, for each Add", long / 1000))
+    yield Figure("one Add more in a chain, fusion off", (long - short) / 990)
+    yield Figure("chain_add_1000, fusion off, for each Add", long / 1000)
     fused = timed_runs(chain_add(1000), setting, optimises=True)
-    found.append(Figure("chain_add_1000, fused", float(np.median(fused))))
-    found.append(Figure("record one dispatch with its barrier, once", recording(setting)))
-    found += residency(setting)
-    return found + trips(setting)
+    yield Figure("chain_add_1000, fused", float(np.median(fused)))
+    yield Figure("record one dispatch with its barrier, once", recording(setting))
+    yield from residency(setting)
+    yield from trips(setting)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,17 +15,29 @@ import numpy as np
 import vkml
 from benchmarks.launching import Burner, Timing, time_chain
 from benchmarks.matrix_units.ceilings import copied_bytes, unit_operations
-from benchmarks.micro.cases import HEAD_SIZE, HEADS, Case, numbers, product
-from benchmarks.micro.peers import Peer
-from vkml.engine.devices import fragments_of
+from benchmarks.micro.cases import (
+    CONSTANT_SEED,
+    HEAD_SIZE,
+    HEADS,
+    Case,
+    block,
+    numbers,
+    numbers_at,
+    product,
+)
+from vkml.engine.device_array import DeviceArray
+from vkml.engine.devices import fragments_of, open_device
 from vkml.engine.programs import VulkanBound
 from vkml.errors import Error
 from vkml.ir import dtypes
+from vkml.ir.graph import Value
 from vkml.onnx import save_graph
-from vkml.vulkan import DeviceInfo, find_device
+from vkml.vulkan import Device, DeviceInfo, find_device
 
-CHAIN_SECONDS = 0.012
-SAMPLES = 5
+CHAIN_SECONDS = 0.008
+SAMPLES = 3
+AT_ONCE = 8
+"""Cases that are made ready side by side."""
 _CHECKED = 16
 """Rows and columns of a product where results are compared with float64."""
 _WARM_SIDE = 2048
@@ -50,6 +62,7 @@ class Found:
     """Of a product, against float64: relative, in the L2 norm."""
     kernels: tuple[str, ...] = ()
     peer_seconds: float | None = None
+    """PyTorch's, where it was asked."""
     is_of_operations: bool = False
     problem: str = ""
     """Why it was not measured."""
@@ -63,10 +76,9 @@ class Found:
 class Bench:
     """A device with its clocks kept up, and what it can do at the most."""
 
-    def __init__(self, device: str, peer: Peer | None) -> None:
+    def __init__(self, device: str) -> None:
         self.device = device
         self.info: DeviceInfo = find_device(device, True)
-        self._peer = peer
         is_gpu = not self.info.is_software
         side = _WARM_SIDE if is_gpu else 16
         self._warm = _Loaded(product(side, side, dtypes.FLOAT32, is_constant=False)(), device, "highest")
@@ -85,34 +97,56 @@ class Bench:
         """Frees what it keeps on the device."""
         self._warm.close()
 
-    def measure(self, case: Case) -> Found:
-        """Times one case; what the device cannot do is told."""
+    def measure(self, cases: Sequence[Case], until: float) -> Iterator[tuple[Case, Found]]:
+        """Times cases, each as soon as it is asked for.
+
+        Args:
+            cases: in order; a few at a time are made ready, side by side, while nothing is timed.
+            until: of `time.perf_counter`, when no more are begun.
+        """
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            for first in range(0, len(cases), AT_ONCE):
+                if time.perf_counter() > until:
+                    for case in cases[first:]:
+                        yield case, Found(case.family, case.label, problem="no time was left")
+                    return
+                some = cases[first : first + AT_ONCE]
+                ready = list(pool.map(self._prepared, some))
+                if self.burner is not None:
+                    self.burner.burn(0.05)
+                for case, loaded in zip(some, ready, strict=True):
+                    if isinstance(loaded, Exception):
+                        name = type(loaded).__name__
+                        yield case, Found(case.family, case.label, problem=f"{name}: {loaded}")
+                        continue
+                    try:
+                        found = self._timed(case, loaded)
+                    finally:
+                        loaded.close()
+                    yield case, found
+
+    def _prepared(self, case: Case) -> _Loaded | Exception:
+        """A case that has run once, or why it cannot."""
         try:
-            with _loaded(case, self.device) as loaded:
-                error = loaded.error() if case.is_product else None
-                seconds = time_chain(loaded.bound.on, lambda turn: [loaded.record], self.timing)
-                kernels = tuple(each.kernel.label for each in loaded.bound.program.dispatches)
-                moved = loaded.bytes
+            return _Loaded(case.build(), self.device, case.precision)
         except (Error, MemoryError, NotMeasured) as problem:
-            return Found(case.family, case.label, problem=f"{type(problem).__name__}: {problem}")
-        peer_seconds = None
-        if self._peer is not None and case.peer is not None:
-            peer_seconds = self._peer.seconds(*case.peer)
+            return problem
+
+    def _timed(self, case: Case, loaded: _Loaded) -> Found:
+        seconds = time_chain(loaded.bound.on, lambda turn: [loaded.record], self.timing)
         ceiling: float | None = self.bytes
         if case.operations:
             units = self.operations.get(case.units)
             ceiling = units / case.products if units else None
-        rate = (case.operations or moved) / seconds if seconds else 0.0
         return Found(
             case.family,
             case.label,
             seconds,
-            rate,
+            (case.operations or loaded.bytes) / seconds if seconds else 0.0,
             ceiling,
-            error,
-            kernels,
-            peer_seconds,
-            bool(case.operations),
+            loaded.error() if case.is_product else None,
+            tuple(each.kernel.label for each in loaded.bound.program.dispatches),
+            is_of_operations=bool(case.operations),
         )
 
     def measure_attention_gradients(self, length: int) -> Found:
@@ -143,7 +177,6 @@ class Bench:
             seconds,
             10 * HEADS * length**2 * HEAD_SIZE / seconds,
             self.operations.get("float16"),
-            peer_seconds=None if self._peer is None else self._peer.seconds("attention_gradients", shape),
             is_of_operations=True,
         )
 
@@ -151,7 +184,7 @@ class Bench:
 def _run_seconds(run: Any) -> float:
     """Median seconds of a captured function, until an element of each of its results is there."""
     taken: list[float] = []
-    until = time.perf_counter() + 1.0
+    until = time.perf_counter() + 0.5
     while len(taken) < 4 or (time.perf_counter() < until and len(taken) < 24):
         started = time.perf_counter()
         found = run()
@@ -178,12 +211,9 @@ class _Loaded:
     def _run(self, device: str) -> None:
         """Makes the values, runs once, and finds the program and where its values lie."""
         binding = self._session.io_binding()
-        self.given = {
-            value.name: numbers(value.tensor.dims, value.tensor.dtype, seed)
-            for seed, value in enumerate(self._graph.inputs)
-        }
         self._values = {
-            name: vkml.OrtValue.ortvalue_from_numpy(array, device) for name, array in self.given.items()
+            value.name: vkml.OrtValue(_filled(open_device(find_device(device, True)), value, seed))
+            for seed, value in enumerate(self._graph.inputs)
         }
         for name, value in self._values.items():
             binding.bind_ortvalue_input(name, value)
@@ -213,17 +243,26 @@ class _Loaded:
 
     def error(self) -> float:
         """Of a product, where some rows meet some columns."""
-        names = [value.name for value in self._graph.inputs]
-        a = self.given[names[0]]
-        b = self.given[names[1]] if len(names) > 1 else next(iter(self._graph.constants.values())).array
-        random = np.random.default_rng(2)
-        rows, columns = (
-            np.sort(random.choice(size, min(size, _CHECKED), replace=False))
-            for size in (a.shape[0], b.shape[1])
-        )
-        exact = a[rows].astype(np.float64) @ b[:, columns].astype(np.float64)
+        (rows, inner), dtype = self._graph.inputs[0].tensor.dims, self._graph.inputs[0].tensor.dtype
         [output] = self._session.get_outputs()
-        found = self._values[output.name].numpy()[np.ix_(rows, columns)].astype(np.float64)
+        result = self._values[output.name].value
+        random = np.random.default_rng(2)
+        down, across = (
+            np.sort(random.choice(size, min(size, _CHECKED), replace=False)) for size in (rows, inner)
+        )
+        every = np.arange(inner)
+        a = numbers_at((rows, inner), dtype, 0, down, every)
+        b = numbers_at((inner, inner), dtype, CONSTANT_SEED, every, across)
+        exact = a @ b
+        row_bytes = inner * result.dtype.itemsize
+        found = np.stack(
+            [
+                result.device.download(result._memory, int(row) * row_bytes, row_bytes).view(
+                    result.dtype.storage
+                )[across]
+                for row in down
+            ]
+        ).astype(np.float64)
         return float(np.linalg.norm(found - exact) / np.linalg.norm(exact))
 
     def close(self) -> None:
@@ -232,10 +271,15 @@ class _Loaded:
         self._session.close()
 
 
-@contextmanager
-def _loaded(case: Case, device: str) -> Iterator[_Loaded]:
-    loaded = _Loaded(case.build(), device, case.precision)
-    try:
-        yield loaded
-    finally:
-        loaded.close()
+def _filled(device: Device, value: Value, seed: int) -> DeviceArray:
+    """A value on the device, of a block's numbers again and again: the host writes one block."""
+    dims, dtype = value.tensor.dims, value.tensor.dtype
+    made = DeviceArray(device, dtype, dims)
+    numbers = block(dtype, math.prod(dims), seed)
+    memory, size, done = made._memory, made.nbytes, numbers.nbytes
+    device.upload(memory, 0, numbers)
+    while done < size:
+        step = min(done, size - done)
+        device.copy(memory, 0, memory, done, step)
+        done += step
+    return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,19 +13,28 @@ import numpy as np
 import pytest
 
 from benchmarks.micro.__main__ import main
-from benchmarks.micro.cases import Case, Sizes, cases, numbers
-from benchmarks.micro.kernels import Bench
+from benchmarks.micro.cases import Case, Sizes, cases, numbers, numbers_at
+from benchmarks.micro.kernels import Bench, Found, _filled
+from vkml.engine.devices import open_device
 from vkml.engine.sketch import Sketch
-from vkml.ir import Graph, dtypes
+from vkml.ir import Graph, TensorType, dtypes
+from vkml.ir.graph import Value
+from vkml.vulkan import find_device
 
 SMALL = Sizes(side=48, elements=1 << 14, length=32)
 
 
 @pytest.fixture
 def bench(vulkan_device_name: str) -> Iterator[Bench]:
-    made = Bench(vulkan_device_name, None)
+    made = Bench(vulkan_device_name)
     yield made
     made.close()
+
+
+def measured(bench: Bench, case: Case) -> Found:
+    [(given, found)] = bench.measure([case], math.inf)
+    assert given is case
+    return found
 
 
 def case_of(family: str, word: str = "") -> Case:
@@ -38,6 +48,22 @@ def test_numbers_fill_the_range_of_their_type() -> None:
     assert abs(float(long[0].astype(np.float32).std()) - 1) < 0.1
     assert not np.array_equal(long[0], long[1 << 10])
     assert not np.array_equal(numbers((4, 4), dtypes.FLOAT32, 0), numbers((4, 4), dtypes.FLOAT32, 1))
+    rows, columns = np.array([3, 2047, 1]), np.array([0, 2047])
+    same = long[np.ix_(rows, columns)].astype(np.float64)
+    np.testing.assert_array_equal(numbers_at(long.shape, dtypes.FLOAT16, 0, rows, columns), same)
+
+
+def test_values_on_the_device_are_those_numbers(vulkan_device_name: str) -> None:
+    device = open_device(find_device(vulkan_device_name, True))
+    for dtype, count in ((dtypes.FLOAT32, 2_500_001), (dtypes.INT8, 3_000_003), (dtypes.FLOAT32, 5)):
+        value = Value("x", TensorType(dtype, (count,)))
+        np.testing.assert_array_equal(_filled(device, value, 3).numpy(), numbers((count,), dtype, 3))
+
+
+def test_no_case_is_begun_when_time_is_over(bench: Bench) -> None:
+    [(case, found)] = bench.measure([case_of("softmax")], 0.0)
+    assert case.family == "softmax"
+    assert found.problem == "no time was left" and not found.seconds
 
 
 def test_every_case_is_one_operator_with_a_bound() -> None:
@@ -53,7 +79,7 @@ def test_every_case_is_one_operator_with_a_bound() -> None:
 
 @pytest.mark.parametrize("kind", ["fp16", "bf16", "fp32, high,", "fp32, highest", "int8 → int32"])
 def test_products_are_timed_and_compared(bench: Bench, kind: str) -> None:
-    found = bench.measure(case_of("matmul", kind))
+    found = measured(bench, case_of("matmul", kind))
     if "16" in kind and not bench.info.capabilities.storage_16bit:
         assert "one program" in found.problem
         return
@@ -67,11 +93,11 @@ def test_products_are_timed_and_compared(bench: Bench, kind: str) -> None:
 def test_ceilings_of_products_are_those_of_the_units_shared_among_them(bench: Bench) -> None:
     bench.operations["float16"] = 6e9
     for kind, ceiling in (("fp32, high,", 6e9), ("fp32, highest", 2e9)):
-        found = bench.measure(case_of("matmul", kind))
+        found = measured(bench, case_of("matmul", kind))
         assert found.ceiling == ceiling
         assert found.share == pytest.approx(found.rate / ceiling)
     del bench.operations["float16"]
-    assert bench.measure(case_of("matmul", "fp32")).share is None
+    assert measured(bench, case_of("matmul", "fp32")).share is None
 
 
 @pytest.mark.parametrize(
@@ -86,7 +112,7 @@ def test_ceilings_of_products_are_those_of_the_units_shared_among_them(bench: Be
     ],
 )
 def test_bytes_are_those_of_operands_and_results(bench: Bench, family: str, word: str, moved: int) -> None:
-    found = bench.measure(case_of(family, word))
+    found = measured(bench, case_of(family, word))
     if word == "fp16" and not bench.info.capabilities.storage_16bit:
         assert "one program" in found.problem
         return
@@ -99,7 +125,7 @@ def test_bytes_are_those_of_operands_and_results(bench: Bench, family: str, word
 
 def test_what_a_device_cannot_do_is_told(bench: Bench) -> None:
     unknown = replace(case_of("sort"), build=nonzero)
-    assert bench.measure(unknown).problem
+    assert measured(bench, unknown).problem
 
 
 def nonzero() -> Graph:
