@@ -11,6 +11,7 @@ import vkml
 from vkml.engine import devices as device_registry
 from vkml.engine.prepare import prepare
 from vkml.engine.programs import VulkanBound
+from vkml.engine.recorded import DIRECT_OUTPUT_BYTES
 from vkml.engine.sketch import Sketch
 from vkml.engine.weights import WeightStore
 from vkml.errors import EngineError
@@ -21,8 +22,8 @@ from vkml.passes import specialise
 GUARD_BYTES = 256
 
 
-def lowered(device: str, *, elements: int, shift: int) -> tuple[VulkanProgram, np.ndarray]:
-    """x → Neg → Softmax, the first result in guarded memory; its kernel writes `shift` elements too far."""
+def lowered(device: str, *, elements: int, shift: int, level: int = 0) -> tuple[VulkanProgram, np.ndarray]:
+    """x → Neg → Softmax, of whose two kernels that of `level` writes `shift` elements too far."""
     sketch = Sketch("guarded")
     data = np.arange(elements, dtype=np.float32).reshape(1, elements)
     graph = sketch.finish(sketch.node("Softmax", sketch.node("Neg", sketch.input("x", data.shape))))
@@ -30,11 +31,11 @@ def lowered(device: str, *, elements: int, shift: int) -> tuple[VulkanProgram, n
     [info] = [info for info in vkml.devices() if info.name == device]
     piece = Piece(graph.nodes, ("x",), tuple(value.name for value in graph.outputs))
     program = lower(piece, graph.types, graph.constants, device_registry.target_of(info), GUARD_BYTES)
-    [first, *_] = program.levels[0]
+    [first, *_] = program.levels[level]
     [target] = first.writes
     moved = replace(target, offset=target.offset + shift)
     arguments = tuple(moved if argument is target else argument for argument in first.arguments)
-    program.levels[0][0] = replace(first, arguments=arguments)
+    program.levels[level][0] = replace(first, arguments=arguments)
     return program, data
 
 
@@ -43,7 +44,22 @@ def lowered(device: str, *, elements: int, shift: int) -> tuple[VulkanProgram, n
 )
 def test_a_write_outside_is_found(vulkan_device_name: str, elements: int, shift: int) -> None:
     """Down to the one word next to a buffer, on either side."""
-    program, data = lowered(vulkan_device_name, elements=elements, shift=shift)
+    check(lowered(vulkan_device_name, elements=elements, shift=shift), vulkan_device_name, shift)
+
+
+@pytest.mark.parametrize("elements", [8, 3, 2000])
+@pytest.mark.parametrize("shift", [0, 1, -1])
+def test_a_write_outside_of_a_result_is_found(vulkan_device_name: str, elements: int, shift: int) -> None:
+    """Of one that its kernel writes to the host's memory, and of one that is copied there."""
+    program, data = lowered(vulkan_device_name, elements=elements, shift=shift, level=-1)
+    [result] = program.outputs.values()
+    assert result.buffer.bytes > DIRECT_OUTPUT_BYTES or elements < 2000
+    check((program, data), vulkan_device_name, shift)
+
+
+def check(made: tuple[VulkanProgram, np.ndarray], vulkan_device_name: str, shift: int) -> None:
+    """Runs a program whose kernel writes too far, or does not."""
+    program, data = made
     [info] = [info for info in vkml.devices() if info.name == vulkan_device_name]
     device = device_registry.open_device(info)
     weights = WeightStore(lambda: device)

@@ -495,17 +495,27 @@ class VulkanBound(RecordedProgram):
 
     def _check_guards(self) -> None:
         memories = self._memories
-        if memories is None or memories.arena is None:
+        if memories is None:
             return
-        words = self.on.download(memories.arena, 0, memories.arena.size).view(np.uint32)
-        is_inside = np.zeros(words.size, bool)
-        for buffer, offset in memories.offsets.items():
-            is_inside[offset // 4 : -(-(offset + memories.bytes[buffer]) // 4)] = True
-        broken = np.flatnonzero(~is_inside & (words != GUARD_WORD))
-        if broken.size:
-            at = int(broken[0]) * 4
-            near = min(memories.offsets.items(), key=lambda item: abs(item[1] - at))[0]
-            raise EngineError(f"a kernel wrote outside its buffers, at byte {at} of the arena, near {near}")
+        for what, memory, offsets in (
+            ("activations", memories.arena, memories.offsets),
+            ("results on the device", memories.copied_memory, memories.copied),
+            ("results", memories.output_memory, memories.outputs),
+        ):
+            if memory is None:
+                continue
+            content = self.on.download(memory, 0, memory.size) if memory.host is None else memory.host
+            words = content[: memory.size // 4 * 4].view(np.uint32)
+            is_inside = np.zeros(words.size, bool)
+            for buffer, offset in offsets.items():
+                is_inside[offset // 4 : -(-(offset + memories.bytes[buffer]) // 4)] = True
+            broken = np.flatnonzero(~is_inside & (words != GUARD_WORD))
+            if broken.size:
+                at = int(broken[0]) * 4
+                near = min(offsets.items(), key=lambda item: abs(item[1] - at))[0]
+                raise EngineError(
+                    f"a kernel wrote outside its buffers, at byte {at} of the {what}, near {near}"
+                )
 
     def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
         if is_ending():

@@ -224,12 +224,13 @@ class RecordedProgram:
         output_buffers = [view.buffer for view in program.outputs.values()]
         large = [b for b in output_buffers if needs[b] >= LARGE_BYTES]
         fetched = frozenset(large if self.on.imports_host else ())
-        outputs = _arena([*(b for b in output_buffers if b not in fetched), program.status], needs)
+        guard = self._guard_bytes
+        outputs = _arena([*(b for b in output_buffers if b not in fetched), program.status], needs, guard)
         device_only = [b for b in output_buffers if not b.host_only or needs[b] > DIRECT_OUTPUT_BYTES]
-        copied = _arena(device_only, needs)
+        copied = _arena(device_only, needs, guard)
         offsets, arena_bytes = program.offsets, program.arena_bytes
         if program.symbols:
-            offsets, arena_bytes = plan_memory(program.levels, self._guard_bytes, needs=needs)
+            offsets, arena_bytes = plan_memory(program.levels, guard, needs=needs)
         self.input_bytes, self.output_bytes = inputs[1], outputs[1]
         self.arena_bytes = arena_bytes + copied[1]
         input_memory = self._allocate(inputs[1], MemoryKind.DEVICE, "inputs")
@@ -257,6 +258,8 @@ class RecordedProgram:
             return arena.address + offsets[buffer]
 
         addresses = {buffer: address(buffer) for buffer in (*self._used, program.status)}
+        if guard:
+            output_memory.host[:].view(np.uint32)[:] = GUARD_WORD
         at = outputs[0][program.status]
         self._status = output_memory.host[at : at + 16].view(np.uint32)
         self._status[:] = 0
@@ -343,9 +346,10 @@ class RecordedProgram:
             recorder.reset_timestamps(pool)
         if self.is_chained:
             recorder.barrier()
-        arena = memories.arena
-        if self._guard_bytes and arena is not None:
-            recorder.fill(arena, 0, arena.size, GUARD_WORD)
+        if self._guard_bytes:
+            for memory in (memories.arena, memories.copied_memory):
+                if memory is not None:
+                    recorder.fill(memory, 0, memory.size, GUARD_WORD)
             recorder.barrier()
         (bring or self.record_inputs)(recorder, memories)
         if pool is not None:
@@ -524,9 +528,12 @@ def _host_views(
     return views
 
 
-def _arena(buffers: Sequence[Buffer], needs: Mapping[Buffer, int]) -> tuple[dict[Buffer, int], int]:
+def _arena(
+    buffers: Sequence[Buffer], needs: Mapping[Buffer, int], guard_bytes: int = 0
+) -> tuple[dict[Buffer, int], int]:
+    guard = -(-guard_bytes // ALIGNMENT) * ALIGNMENT
     offsets, size = {}, 0
     for buffer in buffers:
-        offsets[buffer] = size
-        size += -(-max(1, needs[buffer]) // ALIGNMENT) * ALIGNMENT
+        offsets[buffer] = size + guard
+        size += -(-max(1, needs[buffer]) // ALIGNMENT) * ALIGNMENT + 2 * guard
     return offsets, size
