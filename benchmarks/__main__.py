@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.feeds import feed_of
 from benchmarks.measure import measure
-from benchmarks.memory import PeakMemory, peak_memory
+from benchmarks.memory import UsedMemory, used_memory
 from benchmarks.models import DEFAULT_MODELS, MODELS, model_file
 from benchmarks.peers import PEERS, make_peers
 from benchmarks.report import as_json, show_model, write_json
@@ -32,6 +32,12 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument(
         "--peers", nargs="+", metavar="PEER", help="by default all, and what is missing is said"
+    )
+    parser.add_argument(
+        "--reference",
+        default="vkml-highest",
+        metavar="PEER",
+        help="whose outputs errors are counted from; the first peer, where it is none of them",
     )
     parser.add_argument("--device", default="auto", help="where vkml runs: auto, cpu, vulkan:0, ...")
     parser.add_argument("--seconds", type=float, default=2.0, help="time for each peer on each model")
@@ -77,11 +83,11 @@ def main() -> None:
     results: list[dict[str, Any]] = []
     for name in names:
         path = os.fspath(model_file(name))
-        found = measure(path, feed_of(path), peers, options.seconds)
-        memory: dict[str, PeakMemory] = {}
+        found = measure(path, feed_of(path), peers, options.seconds, options.reference)
+        memory: dict[str, UsedMemory] = {}
         for each in found:
             used = (
-                None if options.no_memory or not each.runs else peak_memory(each.peer, path, options.device)
+                None if options.no_memory or not each.runs else used_memory(each.peer, path, options.device)
             )
             if used is not None:
                 memory[each.peer] = used

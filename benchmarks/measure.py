@@ -20,7 +20,7 @@ PAUSE_SECONDS = 0.02
 last run and would take a core from the next in turn."""
 MAX_RUNS = 20_000
 TOLERANCE = 1e-3
-"""Largest difference from the first peer's output, relative to its largest value, that goes unmarked."""
+"""Largest error, relative to the largest value, that goes unmarked."""
 
 
 class NotAvailable(Exception):
@@ -49,6 +49,16 @@ class Peer(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Errors:
+    """How far outputs are from others; of several the worst. Infinite where shapes differ, or by NaN."""
+
+    largest: float
+    """The largest difference, relative to the largest value."""
+    mean: float
+    """The mean difference, relative to the mean magnitude."""
+
+
 @dataclass
 class Measured:
     """What was measured of one peer on one model; times in seconds."""
@@ -58,8 +68,8 @@ class Measured:
     load: float = 0.0
     first: float = 0.0
     runs: list[float] = field(default_factory=list)
-    difference: float | None = None
-    """From the reference output, relative to its largest value."""
+    errors: Errors | None = None
+    """Against the reference's outputs."""
     reason: str = ""
     """Why there is no measurement."""
 
@@ -72,33 +82,38 @@ class Measured:
         return float(np.percentile(self.runs, 95))
 
 
-def measure(path: str, feed: Feed, peers: Sequence[Peer], seconds: float) -> list[Measured]:
+def measure(
+    path: str, feed: Feed, peers: Sequence[Peer], seconds: float, reference: str = ""
+) -> list[Measured]:
     """Loads the model in every peer, then lets them take turns for `seconds` each.
 
     Args:
         path: The model's file.
         feed: Its inputs; the same values each run, read anew each run.
-        peers: In the order of the table; the first available one's outputs are what others are compared with.
+        peers: In the order of the table.
         seconds: How long each peer runs in all.
+        reference: Of these the one whose outputs all are compared with; by default, and where it is not
+            available, the first that is.
 
     Returns:
         One entry a peer.
     """
     found = [Measured(peer.name) for peer in peers]
     prepared: list[Prepared | None] = []
-    expected: Sequence[Array] | None = None
+    outputs: dict[str, list[Array]] = {}
     try:
         for peer, entry in zip(peers, found, strict=True):
             ready = _prepare(peer, path, feed, entry)
             prepared.append(ready)
             if ready is None:
                 continue
-            outputs = [np.array(each) for each in ready.run(feed)]
-            if expected is None:
-                expected = outputs
-            entry.difference = _difference(outputs, expected)
+            outputs[peer.name] = [np.array(each) for each in ready.run(feed)]
             for _ in range(WARM_UP_RUNS):
                 ready.run(feed)
+        expected = outputs.get(reference) or next(iter(outputs.values()), [])
+        for entry in found:
+            if entry.peer in outputs:
+                entry.errors = errors_of(outputs.pop(entry.peer), expected)
         _take_turns(feed, prepared, found, seconds)
     finally:
         for each in prepared:
@@ -154,14 +169,21 @@ def _take_turns(
             return
 
 
-def _difference(have: Sequence[Array], want: Sequence[Array]) -> float:
-    """The largest difference, relative to the largest value; infinite where shapes differ, or by NaN."""
-    worst = 0.0
+def errors_of(have: Sequence[Array], want: Sequence[Array]) -> Errors:
+    """Of outputs, against others."""
+    largest = mean = 0.0
     for left, right in zip(have, want, strict=False):
         if left.size != right.size:
-            return float("inf")
-        scale = float(np.abs(right).max()) if right.size else 0.0
-        gap = np.abs(left.reshape(right.shape).astype(np.float64) - right.astype(np.float64))
-        found = float(gap.max()) / (scale or 1.0) if gap.size else 0.0
-        worst = max(worst, found if found == found else float("inf"))
-    return worst
+            return Errors(float("inf"), float("inf"))
+        if not right.size:
+            continue
+        exact = right.astype(np.float64)
+        gap = np.abs(left.reshape(right.shape).astype(np.float64) - exact)
+        size = np.abs(exact)
+        largest = max(largest, _finite(float(gap.max()) / (float(size.max()) or 1.0)))
+        mean = max(mean, _finite(float(gap.mean()) / (float(size.mean()) or 1.0)))
+    return Errors(largest, mean)
+
+
+def _finite(error: float) -> float:
+    return error if error == error else float("inf")

@@ -5,28 +5,35 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import vkml
 from benchmarks.measure import TOLERANCE, Measured
-from benchmarks.memory import PeakMemory
+from benchmarks.memory import UsedMemory
 from vkml.cli.output import console, show_table, table
 from vkml.ir.wording import duration, size
 
 
-def show_model(name: str, found: Sequence[Measured], memory: dict[str, PeakMemory]) -> None:
-    """The table of one model; the ratio is each peer's median over the first one's."""
+def show_model(name: str, found: Sequence[Measured], memory: dict[str, UsedMemory]) -> None:
+    """The table of one model; the ratio is each peer's median over the first one's.
+
+    Host memory is that of a process of its own: at the highest point, and behind the runs without pages of
+    the model's files. Errors are those against the outputs of the reference, whose own are 0.
+    """
     columns = (
         "median",
         "p95",
         "ratio",
         "load",
         "first run",
-        "host memory",
+        "host, at most",
+        "without model",
         "GPU memory",
         "runs",
-        "difference",
+        "largest error",
+        "mean error",
     )
     rows = table("peer", "device", *columns, right=columns)
     base = next((each.median for each in found if each.runs), None)
@@ -43,9 +50,10 @@ def show_model(name: str, found: Sequence[Measured], memory: dict[str, PeakMemor
             duration(each.load),
             duration(each.first),
             size(used.host_bytes) if used else "",
+            size(used.own_bytes) if used and used.own_bytes else "",
             size(used.gpu_bytes) if used and used.gpu_bytes else "",
             str(len(each.runs)),
-            _difference(each),
+            *_errors(each),
         )
     out = console()
     show_table(out, rows, name)
@@ -55,11 +63,11 @@ def show_model(name: str, found: Sequence[Measured], memory: dict[str, PeakMemor
     out.print()
 
 
-def _difference(entry: Measured) -> str:
-    if entry.difference is None:
-        return ""
-    mark = "" if entry.difference <= TOLERANCE else " (!)"
-    return f"{entry.difference:.1e}{mark}"
+def _errors(entry: Measured) -> tuple[str, str]:
+    if entry.errors is None:
+        return "", ""
+    mark = "" if entry.errors.largest <= TOLERANCE else " (!)"
+    return f"{entry.errors.largest:.1e}{mark}", f"{entry.errors.mean:.1e}"
 
 
 def machine() -> dict[str, Any]:
@@ -72,12 +80,12 @@ def machine() -> dict[str, Any]:
     }
 
 
-def as_json(name: str, found: Sequence[Measured], memory: dict[str, PeakMemory]) -> dict[str, Any]:
+def as_json(name: str, found: Sequence[Measured], memory: dict[str, UsedMemory]) -> dict[str, Any]:
     """One model's measurements; seconds and bytes."""
     return {"model": name, "peers": [_entry(each, memory.get(each.peer)) for each in found]}
 
 
-def _entry(each: Measured, used: PeakMemory | None) -> dict[str, Any]:
+def _entry(each: Measured, used: UsedMemory | None) -> dict[str, Any]:
     if not each.runs:
         return {"peer": each.peer, "reason": each.reason}
     return {
@@ -89,8 +97,9 @@ def _entry(each: Measured, used: PeakMemory | None) -> dict[str, Any]:
         "runs": len(each.runs),
         "load": each.load,
         "first": each.first,
-        "difference": each.difference,
+        "errors": each.errors and asdict(each.errors),
         "host_bytes": used and used.host_bytes,
+        "own_bytes": used and used.own_bytes,
         "gpu_bytes": used and used.gpu_bytes,
     }
 

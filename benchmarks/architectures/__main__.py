@@ -111,8 +111,8 @@ def by_numpy(path: Path, feed: Mapping[str, Any], device: str) -> list[str]:
 
 def _difference(entry: Measured, *, is_quantized: bool) -> str:
     limit = QUANTIZED_TOLERANCE if is_quantized else TOLERANCE
-    assert entry.difference is not None
-    return f"{entry.difference:.1e}{'' if entry.difference <= limit else ' (!)'}"
+    assert entry.errors is not None
+    return f"{entry.errors.largest:.1e}{'' if entry.errors.largest <= limit else ' (!)'}"
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.architectures import catalogue
 from benchmarks.architectures.__main__ import Cycled, by_numpy, least_ratio
-from benchmarks.measure import Feed, Measured, measure
+from benchmarks.measure import Errors, Feed, Measured, measure
 from tests.benchmarks.test_measure import MadeUpPeer
 
 
@@ -22,7 +22,7 @@ def test_feeds_come_in_turn_after_the_first_which_is_compared() -> None:
     seen = [ready.run({})[0][0] for _ in range(6)]
     assert seen == [1, 1, 1, 2, 3, 1], "measure loads with one run and compares another"
     first, second = measure("", {}, [Cycled(MadeUpPeer(name, []), feeds(3)) for name in "ab"], 0.01)
-    assert first.difference == second.difference == 0
+    assert first.errors == second.errors == Errors(0, 0)
 
 
 def test_the_ratio_is_of_the_shortest_runs() -> None:
