@@ -33,7 +33,7 @@ def line(each: Found) -> str:
     """What is shown of a case."""
     if each.problem:
         return f"{each.family:<12}{each.label:<52}{each.problem}"
-    scale, unit = 1e12, "T/s " if each.is_of_operations else "TB/s"
+    scale, unit = 1e12, "T/s " if each.operations else "TB/s"
     share = "" if each.share is None else f"{each.share:.0%}"
     error = "" if each.error is None else f"{each.error:.1e}"
     rate = f"{each.rate / scale:.3g} {unit}"

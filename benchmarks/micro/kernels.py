@@ -54,6 +54,10 @@ class Found:
     family: str
     label: str
     seconds: float = 0.0
+    operations: float = 0.0
+    """0 where memory bounds it."""
+    bytes: int = 0
+    """Of operands and results, each moved once."""
     rate: float = 0.0
     """Operations a second, or bytes where memory bounds it."""
     ceiling: float | None = None
@@ -63,7 +67,6 @@ class Found:
     kernels: tuple[str, ...] = ()
     peer_seconds: float | None = None
     """PyTorch's, where it was asked."""
-    is_of_operations: bool = False
     problem: str = ""
     """Why it was not measured."""
 
@@ -142,11 +145,12 @@ class Bench:
             case.family,
             case.label,
             seconds,
+            case.operations,
+            loaded.bytes,
             (case.operations or loaded.bytes) / seconds if seconds else 0.0,
             ceiling,
             loaded.error() if case.is_product else None,
             tuple(each.kernel.label for each in loaded.bound.program.dispatches),
-            is_of_operations=bool(case.operations),
         )
 
     def measure_attention_gradients(self, length: int) -> Found:
@@ -171,14 +175,11 @@ class Bench:
         except (Error, MemoryError) as problem:
             return Found("attention", label, problem=f"{type(problem).__name__}: {problem}")
         seconds = max(both_ways - there, 1e-9)
-        return Found(
-            "attention",
-            label,
-            seconds,
-            10 * HEADS * length**2 * HEAD_SIZE / seconds,
-            self.operations.get("float16"),
-            is_of_operations=True,
-        )
+        operations = 10 * HEADS * length**2 * HEAD_SIZE
+        # Queries, keys, values, the result's cotangent and three gradients.
+        moved = 7 * values[0].nbytes
+        ceiling = self.operations.get("float16")
+        return Found("attention", label, seconds, operations, moved, operations / seconds, ceiling)
 
 
 def _run_seconds(run: Any) -> float:

@@ -122,7 +122,7 @@ class SessionOptions(ModelSettings):
     tuning_file: str = ""
     """A file of `vkml tune`, which is gone by before anything is measured; "": none."""
     guard_bytes: int = 0
-    """Bytes of known pattern round each activation and result, checked after each run: for tests of kernels."""
+    """Bytes of known pattern round activations and results, checked after each run: for tests of kernels."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         check = _CHECKS.get(name)
