@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
 import re
+import struct
 import subprocess
 import sys
 import tomllib
@@ -184,20 +186,53 @@ def test_what_is_said_not_to_be_there_is_not() -> None:
     assert not [name for name in names if hasattr(vkml.nn, name) or hasattr(vkml.optim, name)]
 
 
-def test_the_picture_of_the_benchmarks_is_that_of_the_tables() -> None:
+def test_the_picture_of_models_is_that_of_the_figures() -> None:
     page = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
-    drawn = drawing.PICTURE.read_text(encoding="utf-8")
-    assert drawn == drawing.draw(page), "python tools/draw_speed.py draws it anew"
-    gpu, cpu = (drawing.read_table(page, panel) for panel in drawing.PANELS)
-    assert {row.model for row in gpu} & {row.model for row in cpu} >= {"resnet50_b1", "bert_base_b1_s128"}
+    zoo = json.loads((DOCS / "data" / "zoo.json").read_text(encoding="utf-8"))
+    figures = drawing.speed_figures(zoo, page)
+    assert drawing.carried_by(drawing.SPEED) == figures, "python tools/draw_speed.py draws it anew"
+    drawn = [{row[0] for row in figures[where]} for where in ("gpu", "cpu")]
+    assert drawn[0] & drawn[1] >= {"resnet50_b1", "bert_base_b1_s128"}
+    for model, _, ratio, graph in figures["gpu"]:
+        assert re.search(rf"^\| {model} \|.*\| {ratio:.2f} \| {graph:.2f} \|", page, re.MULTILINE), model
 
 
-def test_a_picture_needs_its_tables() -> None:
-    panel = drawing.Panel("A GPU", "## Here", "vkml", "ratio", "ms")
+def test_a_picture_carries_its_figures_and_needs_its_table(tmp_path: Path) -> None:
+    picture = tmp_path / "picture.png"
+    body = b'Comment\0{"a": [1.5]}'
+    picture.write_bytes(bytes(8) + struct.pack(">I4s", len(body), b"tEXt") + body + bytes(4))
+    assert drawing.carried_by(picture) == {"a": [1.5]}
+    picture.write_bytes(bytes(8))
+    with pytest.raises(ValueError, match=r"picture\.png carries no figures"):
+        drawing.carried_by(picture)
     table = "| model | vkml | ratio |\n|---|---|---|\n| a | 2.50 | **1.5** |\n"
-    page = f"\n## Here\n\nWords.\n\n{table}\n| b | c |\n"
-    assert drawing.read_table(page, panel) == [drawing.Row("a", "2.50", 1.5)]
-    with pytest.raises(ValueError, match="no heading '## Here'"):
-        drawing.read_table(page.replace("## Here", "## There"), panel)
-    with pytest.raises(ValueError, match="no columns 'vkml' and 'ratio'"):
-        drawing.read_table(page.replace("ratio", "share"), panel)
+    assert drawing.cpu_rows(f"\n## Two CPU cores\n\nWords.\n\n{table}\n| b | c |\n") == [["a", 2.5, 1.5]]
+    for page in ("", f"\n## Two CPU cores\n\n{table}".replace("ratio", "difference")):
+        with pytest.raises(ValueError, match="no table with 'vkml' and 'ratio'"):
+            drawing.cpu_rows(page)
+
+
+def test_a_roofline_shows_what_was_measured(tmp_path: Path) -> None:
+    def case(label: str, operations: float, seconds: float = 2.0, problem: str = "") -> dict[str, Any]:
+        common = {"family": "matmul" if operations else "softmax", "label": label, "problem": problem}
+        return {**common, "operations": operations, "bytes": 100, "seconds": seconds, "share": 0.9}
+
+    kernels = {
+        "date": "2026-01-01",
+        "ceilings": {"float16": 1e3, "bytes": 10.0},
+        "kernels": [
+            case("fp32, high, 64³, no constant", 6400.0),
+            case("rows", 0),
+            case("columns", 0, 0.0, "no time was left"),
+        ],
+    }
+    found = drawing.roofline_figures(kernels)
+    assert found["operations"] == [["matmul, fp32, high", "fp32, high, 64³, no constant", 64.0, 3200.0]]
+    assert found["bytes"] == [["softmax", "rows", 0.9]]
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "roofline.png"
+    drawing.draw_roofline(found, picture)
+    assert drawing.carried_by(picture) == found
+    speed = {"date": "2026-01-01", "gpu": [["a", 1e-5, 1.5, 0.5]], "cpu": [["a", 2.5, 1.5]]}
+    drawing.draw_speed(speed, picture)
+    assert drawing.carried_by(picture) == speed

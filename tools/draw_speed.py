@@ -1,131 +1,231 @@
-"""Draws the figures of docs/benchmarks.md as a picture: ``python tools/draw_speed.py`` writes docs/speed.svg.
+"""Draws figures of docs/benchmarks.md: ``python tools/draw_speed.py`` makes docs/speed.png and roofline.png.
 
-Two tables become bars, how many times as fast as ONNX Runtime vkml is, one bar a model. A test compares the
-picture with the tables.
+The first shows how many times as fast as ONNX Runtime vkml is, one pair of bars a model; the second how near
+kernels of each family come to what the device can do. What they show is docs/data/*.json, as `benchmarks` and
+`benchmarks.micro` write it, and the table of two CPU cores. Each picture carries its figures with it, so that
+a test knows whether it is the newest. matplotlib draws (`pip install vkml[plot]`).
 """
 
 from __future__ import annotations
 
+import itertools
+import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from html import escape
+import struct
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 DOCS = Path(__file__).parents[1] / "docs"
-PICTURE = DOCS / "speed.svg"
-WIDTH, ROW, BAR = 900, 20, 13
-LABELS, BARS = 142, 190
-"""Widths of the models' names, and of the longest bar."""
-FASTER, SLOWER, RULE, TEXT = "#2f7d4f", "#b5651d", "#888888", "#222222"
+DATA = DOCS / "data"
+SPEED, ROOFLINE = DOCS / "speed.png", DOCS / "roofline.png"
+CPU_HEADING = "## Two CPU cores"
+CARRIED = "Comment"
+"""The picture's entry that has its figures."""
+FASTER, SLOWER, GRAPH, RULE = "#2f7d4f", "#b5651d", "#9cc5ab", "#888888"
+COLOURS = ("#2f7d4f", "#7fb800", "#3b6ea5", "#16325c", "#8e44ad", "#b5651d", "#d4a017", "#555555")
+LABEL = {"padding": 3, "bbox": {"facecolor": "white", "edgecolor": "none", "pad": 0.5}}
+"""Of a bar: readable where a line crosses it."""
+UNITS = {"float16": "fp16, bf16 → fp32", "int8": "int8 → int32"}
+"""Ceilings that are drawn: bfloat16's is float16's."""
+
+Figures = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Panel:
-    """A table, and which of its columns are drawn."""
+def speed_figures(zoo: Mapping[str, Any], page: str) -> Figures:
+    """What the first picture shows.
 
-    title: str
-    heading: str
-    """The beginning of the heading that the table stands under."""
-    time: str
-    ratio: str
-    unit: str
+    Args:
+        zoo: of docs/data/zoo.json.
+        page: the text of docs/benchmarks.md.
 
-
-PANELS = (
-    Panel(
-        "NVIDIA H200, beside ONNX Runtime CUDA",
-        "### 2026-11-22, later: convolutions on matrix units",
-        "vkml `high`",
-        "ORT CUDA ÷ vkml",
-        "µs",
-    ),
-    Panel("Two CPU cores, beside ONNX Runtime", "## Two CPU cores", "vkml", "ratio", "ms"),
-)
+    Returns:
+        Of the GPU each model with vkml's seconds and the ratios of ONNX Runtime's to them, by CUDA and by
+        CUDA graphs; of the CPU each with vkml's milliseconds and one ratio.
+    """
+    gpu = []
+    for entry in zoo["models"]:
+        medians = {each["peer"]: each["median"] for each in entry["peers"] if "median" in each}
+        ratios = [round(medians[peer] / medians["vkml"], 2) for peer in ("ort-cuda", "ort-cuda-graph")]
+        gpu.append([entry["model"], medians["vkml"], *ratios])
+    return {"date": zoo["date"], "gpu": gpu, "cpu": cpu_rows(page)}
 
 
-@dataclass(frozen=True)
-class Row:
-    """A model's figures."""
-
-    model: str
-    time: str
-    """That vkml takes, as the table has it."""
-    ratio: float
-    """ONNX Runtime's time over vkml's."""
-
-
-def read_table(page: str, panel: Panel) -> list[Row]:
-    """The first table under a panel's heading.
+def cpu_rows(page: str) -> list[list[Any]]:
+    """The models of the table of two CPU cores, each with vkml's milliseconds and ONNX Runtime's ratio.
 
     Raises:
-        ValueError: there is no such heading, or no such columns under it.
+        ValueError: there is no such table, or not with these columns.
     """
-    _, found, rest = page.partition(f"\n{panel.heading}")
-    if not found:
-        raise ValueError(f"docs/benchmarks.md has no heading {panel.heading!r}")
+    _, found, rest = page.partition(f"\n{CPU_HEADING}")
     lines = re.search(r"(?:^\|.*\n)+", rest, re.MULTILINE)
-    rows = [_cells(line) for line in lines[0].splitlines()] if lines else [[]]
-    if not {panel.time, panel.ratio} <= set(rows[0]):
-        raise ValueError(f"under {panel.heading!r} are no columns {panel.time!r} and {panel.ratio!r}")
-    time, ratio = rows[0].index(panel.time), rows[0].index(panel.ratio)
-    return [Row(row[0], row[time], float(row[ratio])) for row in rows[2:]]
+    rows = [_cells(line) for line in lines[0].splitlines()] if found and lines else [[]]
+    if not {"vkml", "ratio"} <= set(rows[0]):
+        raise ValueError(f"docs/benchmarks.md has no table with 'vkml' and 'ratio' under {CPU_HEADING!r}")
+    time, ratio = rows[0].index("vkml"), rows[0].index("ratio")
+    return [[row[0], float(row[time]), float(row[ratio])] for row in rows[2:]]
 
 
 def _cells(line: str) -> list[str]:
     return [cell.strip(" *") for cell in line.strip().strip("|").split("|")]
 
 
-def draw(page: str) -> str:
-    """The picture, as SVG.
+def roofline_figures(kernels: Mapping[str, Any]) -> Figures:
+    """What the second picture shows.
 
     Args:
-        page: the text of docs/benchmarks.md.
+        kernels: of docs/data/kernels.json.
+
+    Returns:
+        Ceilings; of each case that operations bound its group, label, operations a byte and a second; of
+        each other one its share of the copy's rate.
     """
-    tables = [read_table(page, panel) for panel in PANELS]
-    scale = BARS / max(row.ratio for table in tables for row in table)
-    height = (max(map(len, tables)) + 2) * ROW + 10
-    parts = [
-        part
-        for number, (panel, table) in enumerate(zip(PANELS, tables, strict=True))
-        for part in _panel(panel, table, number * WIDTH // len(PANELS), scale)
-    ]
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
-            f'height="{height}" font-family="sans-serif" font-size="12" fill="{TEXT}">',
-            "<title>How many times as fast as ONNX Runtime vkml is</title>",
-            f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
-            *parts,
-            "</svg>",
-            "",
-        ]
+    of_operations, of_bytes = [], []
+    for each in kernels["kernels"]:
+        if each["problem"] or not each["seconds"]:
+            continue
+        if each["operations"]:
+            rate = each["operations"] / each["seconds"]
+            kind = re.match(r"(.*?), \d", each["label"]) if each["family"] == "matmul" else None
+            group = f"{each['family']}, {kind[1]}" if kind else each["family"]
+            of_operations.append([group, each["label"], each["operations"] / each["bytes"], rate])
+        else:
+            of_bytes.append([each["family"], each["label"], each["share"]])
+    return {
+        "date": kernels["date"],
+        "ceilings": kernels["ceilings"],
+        "operations": of_operations,
+        "bytes": of_bytes,
+    }
+
+
+def carried_by(picture: Path) -> Figures:
+    """The figures that a picture shows."""
+    content, at = picture.read_bytes(), 8
+    while at < len(content):
+        size, kind = struct.unpack(">I4s", content[at : at + 8])
+        body = content[at + 8 : at + 8 + size]
+        if kind in (b"tEXt", b"iTXt"):
+            key, _, text = body.partition(b"\0")
+            if key == CARRIED.encode():
+                found: Figures = json.loads(text[text.index(b"{") :])
+                return found
+        at += 12 + size
+    raise ValueError(f"{picture.name} carries no figures")
+
+
+def draw_speed(figures: Figures, target: Path) -> None:
+    """Writes the first picture."""
+    from matplotlib.figure import Figure
+
+    gpu, cpu = figures["gpu"], figures["cpu"]
+    canvas = Figure(figsize=(12, 0.36 * max(len(gpu), len(cpu)) + 1.2), layout="constrained")
+    left, right = canvas.subplots(1, 2)
+    positions = range(len(gpu))
+    for offset, column, colour, name in (
+        (-0.2, 2, FASTER, "CUDA provider, TF32"),
+        (0.2, 3, GRAPH, "the same as a CUDA graph"),
+    ):
+        bars = left.barh([at + offset for at in positions], [row[column] for row in gpu], 0.38, color=colour)
+        bars.set_label(name)
+        left.bar_label(bars, [f"{row[column]:.2f}" for row in gpu], fontsize=7.5, **LABEL)
+    left.set_yticks(list(positions), [f"{row[0]}  ({_time(row[1])})" for row in gpu], fontsize=8.5)
+    left.set_title(f"NVIDIA H200, beside ONNX Runtime ({figures['date']})", fontsize=11)
+    left.legend(loc="upper right", bbox_to_anchor=(1, 0.79), fontsize=8.5)
+    bars = right.barh(
+        range(len(cpu)),
+        [row[2] for row in cpu],
+        0.6,
+        color=[FASTER if row[2] >= 1 else SLOWER for row in cpu],
     )
+    right.bar_label(bars, [f"{row[2]:.2f}" for row in cpu], fontsize=7.5, **LABEL)
+    right.set_yticks(range(len(cpu)), [f"{row[0]}  ({_time(row[1] / 1e3)})" for row in cpu], fontsize=8.5)
+    right.set_title("Two CPU cores, beside ONNX Runtime (2026-11-21)", fontsize=11)
+    for axes in (left, right):
+        axes.invert_yaxis()
+        axes.axvline(1, color=RULE, linestyle="--", linewidth=1)
+        axes.set_xlabel("ONNX Runtime's time ÷ vkml's: right of the line vkml is faster", fontsize=9)
+        axes.margins(x=0.1)
+        axes.spines[["top", "right"]].set_visible(False)
+    _write(canvas, figures, target)
 
 
-def _panel(panel: Panel, table: Sequence[Row], left: int, scale: float) -> list[str]:
-    start, first = left + LABELS, 2 * ROW + 4
-    one = start + scale
-    parts = [
-        _text(left + 10, 18, panel.title, ' font-weight="bold" font-size="13"'),
-        f'<line x1="{one:.1f}" y1="{first - 6}" x2="{one:.1f}" y2="{first + len(table) * ROW}" '
-        f'stroke="{RULE}" stroke-dasharray="4 3"/>',
-        _text(one, first - 10, "as fast", ' text-anchor="middle" font-size="10"'),
-    ]
-    for number, row in enumerate(table):
-        y, end = first + number * ROW, start + row.ratio * scale
-        colour = FASTER if row.ratio >= 1 else SLOWER
-        parts += [
-            _text(start - 6, y + 11, row.model, ' text-anchor="end"'),
-            f'<rect x="{start}" y="{y}" width="{end - start:.1f}" height="{BAR}" fill="{colour}"/>',
-            _text(max(end, one) + 5, y + 11, f"{row.ratio:.2f} × ({row.time} {panel.unit})"),
-        ]
-    return parts
+def draw_roofline(figures: Figures, target: Path) -> None:
+    """Writes the second picture."""
+    from matplotlib.figure import Figure
+
+    bars = figures["bytes"]
+    canvas = Figure(figsize=(13, max(5.5, 0.24 * len(bars) + 1.2)), layout="constrained")
+    left, right = canvas.subplots(1, 2, width_ratios=(3, 2))
+    ceilings = figures["ceilings"]
+    intensities = [row[2] for row in figures["operations"]]
+    knees = [ceilings[element] / ceilings["bytes"] for element in UNITS if element in ceilings]
+    lowest, highest = min(intensities + knees) / 2, max(intensities + knees) * 2
+    for element, name in UNITS.items():
+        if element not in ceilings:
+            continue
+        knee = ceilings[element] / ceilings["bytes"]
+        left.plot(
+            [lowest, knee, highest],
+            [lowest * ceilings["bytes"] / 1e12, ceilings[element] / 1e12, ceilings[element] / 1e12],
+            color=RULE,
+            linewidth=1.2,
+        )
+        left.text(
+            highest,
+            ceilings[element] / 1e12,
+            f"units alone, {name} ",
+            ha="right",
+            va="bottom" if element == "int8" else "top",
+            fontsize=8.5,
+        )
+    groups = dict.fromkeys(row[0] for row in figures["operations"])
+    for group, colour in zip(groups, itertools.cycle(COLOURS), strict=False):
+        mine = [row for row in figures["operations"] if row[0] == group]
+        left.scatter(
+            [row[2] for row in mine],
+            [row[3] / 1e12 for row in mine],
+            24,
+            color=colour,
+            label=group,
+            zorder=3,
+        )
+    left.set(xscale="log", yscale="log")
+    left.set_xlabel("operations a byte of operands and results", fontsize=9)
+    left.set_ylabel("10¹² operations a second", fontsize=9)
+    left.set_title(f"Kernels bound by operations, NVIDIA H200 ({figures['date']})", fontsize=11)
+    left.legend(loc="lower right", fontsize=9)
+    left.grid(which="both", color="#eeeeee", zorder=0)
+    drawn = right.barh(range(len(bars)), [100 * row[2] for row in bars], 0.65, color=FASTER)
+    right.bar_label(drawn, [f"{row[2]:.0%}" for row in bars], fontsize=8, **LABEL)
+    right.set_yticks(range(len(bars)), [f"{row[0]}: {row[1]}" for row in bars], fontsize=8)
+    right.invert_yaxis()
+    right.axvline(100, color=RULE, linestyle="--", linewidth=1)
+    right.set_xlabel(f"% of a copy's {ceilings['bytes'] / 1e12:.2f} TB/s", fontsize=9)
+    right.set_title("Kernels bound by memory", fontsize=11)
+    right.margins(x=0.12)
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+    _write(canvas, figures, target)
 
 
-def _text(x: float, y: float, text: str, style: str = "") -> str:
-    return f'<text x="{x:.1f}" y="{y}"{style}>{escape(text)}</text>'
+def _write(canvas: Any, figures: Figures, target: Path) -> None:
+    canvas.savefig(target, dpi=110, metadata={CARRIED: json.dumps(figures), "Software": "matplotlib"})
+
+
+def _time(seconds: float) -> str:
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.3g} µs"
+    return f"{seconds * 1e3:.3g} ms"
+
+
+def main() -> None:
+    """Draws what there are figures of."""
+    zoo = json.loads((DATA / "zoo.json").read_text(encoding="utf-8"))
+    draw_speed(speed_figures(zoo, (DOCS / "benchmarks.md").read_text(encoding="utf-8")), SPEED)
+    kernels = json.loads((DATA / "kernels.json").read_text(encoding="utf-8"))
+    draw_roofline(roofline_figures(kernels), ROOFLINE)
 
 
 if __name__ == "__main__":
-    PICTURE.write_text(draw((DOCS / "benchmarks.md").read_text(encoding="utf-8")), encoding="utf-8")
+    main()
