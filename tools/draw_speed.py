@@ -223,8 +223,9 @@ def main() -> None:
     """Draws what there are figures of."""
     zoo = json.loads((DATA / "zoo.json").read_text(encoding="utf-8"))
     draw_speed(speed_figures(zoo, (DOCS / "benchmarks.md").read_text(encoding="utf-8")), SPEED)
-    kernels = json.loads((DATA / "kernels.json").read_text(encoding="utf-8"))
-    draw_roofline(roofline_figures(kernels), ROOFLINE)
+    if (DATA / "kernels.json").exists():
+        kernels = json.loads((DATA / "kernels.json").read_text(encoding="utf-8"))
+        draw_roofline(roofline_figures(kernels), ROOFLINE)
 
 
 if __name__ == "__main__":
