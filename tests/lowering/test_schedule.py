@@ -82,6 +82,66 @@ def test_an_early_reader_is_not_forgotten_behind_a_later_one() -> None:
     assert level_of(steps) == [0, 1, 0, 1, 2, 3]
 
 
+def matrix(rows: int, columns: int) -> View:
+    return contiguous(
+        Buffer(BufferKind.ACTIVATION, 4 * rows * columns), TensorType(dtypes.FLOAT32, (rows, columns))
+    )
+
+
+def block(whole: View, rows: tuple[int, int], columns: tuple[int, int]) -> View:
+    starts, ends = zip(rows, columns, strict=True)
+    return whole.slice(starts, (1, 1), tuple(end - start for start, end in zip(starts, ends, strict=True)))
+
+
+def test_columns_of_a_matrix_are_apart() -> None:
+    """What writes halves of rows, as the parts of a Concat do, meets nobody who has the other halves."""
+    a = matrix(4, 8)
+    left, right = block(a, (0, 4), (0, 4)), block(a, (0, 4), (4, 8))
+    assert level_of([Step(writes=(left,)), Step(writes=(right,)), Step(reads=(a,))]) == [0, 0, 1]
+    steps = [Step(writes=(left,)), Step(writes=(right,)), Step(reads=(left,)), Step(writes=(right,))]
+    assert level_of([*steps, Step(writes=(left,))]) == [0, 0, 1, 1, 2]
+    inside = block(a, (1, 3), (3, 5))
+    assert level_of([Step(writes=(left,)), Step(writes=(right,)), Step(writes=(inside,))]) == [0, 0, 1]
+    assert level_of([Step(writes=(left,)), Step(writes=(inside,)), Step(writes=(right,))]) == [0, 1, 2]
+    # Rows are told apart in each column, too.
+    corners = [block(a, rows, columns) for rows in ((0, 2), (2, 4)) for columns in ((0, 4), (4, 8))]
+    assert level_of([Step(writes=(corner,)) for corner in corners]) == [0, 0, 0, 0]
+    # A view that runs across rows is in all columns.
+    assert level_of([Step(writes=(left,)), Step(writes=(right,)), Step(reads=(tensor_of(a, 6, 5),))]) == [
+        0,
+        0,
+        1,
+    ]
+
+
+def tensor_of(whole: View, start: int, size: int) -> View:
+    return View(whole.buffer, whole.dtype, (size,), (1,), start)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_blocks_of_matrices_keep_every_dependency(seed: int) -> None:
+    choose = random.Random(seed)
+    buffers = [
+        matrix(choose.choice((2, 3, 5)), choose.choice((4, 6, 8))) for _ in range(choose.randint(1, 2))
+    ]
+
+    def window() -> View:
+        whole = choose.choice(buffers)
+        rows, columns = (sorted(choose.sample(range(size + 1), 2)) for size in whole.shape)
+        made = block(whole, (rows[0], rows[1]), (columns[0], columns[1]))
+        if choose.random() < 0.2:
+            made = made.transpose((1, 0))
+        if choose.random() < 0.2:
+            made = tensor_of(whole, rows[0] * whole.shape[1] + columns[0], columns[1] - columns[0])
+        return made
+
+    steps = [
+        Step(*(tuple(window() for _ in range(choose.choice((0, 1, 2)))) for _ in range(2)))
+        for _ in range(choose.randint(2, 20))
+    ]
+    assert broken_dependencies(steps, schedule(steps)) == []
+
+
 def random_steps(seed: int, *, is_strided: bool) -> list[Step]:
     """Reads and writes of windows on a few small buffers."""
     choose = random.Random(seed)

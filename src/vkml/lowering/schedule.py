@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from vkml.ir.size import is_same
+from vkml.ir.size import is_multiple, is_same
+from vkml.ir.types import contiguous_strides
 from vkml.kernels.views import Buffer, View
 
 
@@ -20,8 +23,12 @@ class Access(Protocol):
 
 
 D = TypeVar("D", bound=Access)
-_Range = tuple[Buffer, int, int]
-"""A buffer, the first byte touched in it and one past the last."""
+_Place = tuple[Buffer, int]
+"""A buffer, and which of the columns that it is told apart by; 0 where it is not."""
+_Range = tuple[_Place, int, int]
+"""A place, the first byte touched in it and one past the last."""
+MOST_COLUMNS = 64
+"""Columns of a buffer that are told apart: what touches all of it asks for each."""
 
 
 def schedule(dispatches: Sequence[D], over: Mapping[Buffer, Buffer] | None = None) -> list[list[D]]:
@@ -34,44 +41,113 @@ def schedule(dispatches: Sequence[D], over: Mapping[Buffer, Buffer] | None = Non
         over: buffers that will lie where other ones do, with those.
     """
     over = over or {}
-    accesses = [(_ranges(dispatch.reads, over), _ranges(dispatch.writes, over)) for dispatch in dispatches]
+    columns = _columns([view for dispatch in dispatches for view in dispatch.writes], over)
+    accesses = [
+        (_ranges(dispatch.reads, over, columns), _ranges(dispatch.writes, over, columns))
+        for dispatch in dispatches
+    ]
     histories = _histories(accesses)
     levels: list[list[D]] = []
     for dispatch, (reads, writes) in zip(dispatches, accesses, strict=True):
         level = 0
-        for buffer, low, high in reads:
-            level = max(level, histories[buffer].after_writes(low, high))
-        for buffer, low, high in writes:
-            level = max(level, histories[buffer].after_all(low, high))
+        for place, low, high in reads:
+            level = max(level, histories[place].after_writes(low, high))
+        for place, low, high in writes:
+            level = max(level, histories[place].after_all(low, high))
         while len(levels) <= level:
             levels.append([])
         levels[level].append(dispatch)
-        for buffer, low, high in reads:
-            histories[buffer].read(low, high, level)
-        for buffer, low, high in writes:
-            histories[buffer].write(low, high, level)
+        for place, low, high in reads:
+            histories[place].read(low, high, level)
+        for place, low, high in writes:
+            histories[place].write(low, high, level)
     return levels
 
 
-def _ranges(views: Sequence[View], over: Mapping[Buffer, Buffer]) -> list[_Range]:
-    ranges = []
+def _ranges(
+    views: Sequence[View], over: Mapping[Buffer, Buffer], columns: Mapping[Buffer, _Columns]
+) -> list[_Range]:
+    ranges: list[_Range] = []
     for view in views:
         low, high = view.byte_range
         if low < high:
-            ranges.append((over.get(view.buffer, view.buffer), low, high))
+            buffer = over.get(view.buffer, view.buffer)
+            apart = columns.get(buffer)
+            touched = (0,) if apart is None else apart.touched(view)
+            ranges += [((buffer, column), low, high) for column in touched]
     return ranges
 
 
-def _histories(accesses: Iterable[tuple[list[_Range], list[_Range]]]) -> dict[Buffer, _Whole | _Parts]:
-    first: dict[Buffer, tuple[int, int]] = {}
-    bounds: dict[Buffer, set[int]] = {}
+@dataclass(frozen=True)
+class _Columns:
+    """Of a matrix's rows: parts of a Concat along an inner axis share bytes' ranges, and not a byte."""
+
+    period: int
+    """Bytes from a row to the next."""
+    bounds: tuple[int, ...]
+    """Bytes of a row at which columns begin, and its end."""
+
+    def touched(self, view: View) -> Sequence[int]:
+        """The numbers of the columns that a view has elements in: of all, where that is not known."""
+        span = _span(view, self.period)
+        if span is None:
+            return range(len(self.bounds) - 1)
+        return range(bisect_right(self.bounds, span[0]) - 1, bisect_left(self.bounds, span[1]))
+
+
+def _columns(writes: Sequence[View], over: Mapping[Buffer, Buffer]) -> dict[Buffer, _Columns]:
+    """The buffers whose columns are written one by one."""
+    written: dict[Buffer, list[View]] = {}
+    for view in writes:
+        written.setdefault(over.get(view.buffer, view.buffer), []).append(view)
+    found: dict[Buffer, _Columns] = {}
+    for buffer, each in written.items():
+        views = [view for view in each if _is_strided(view)] if len(each) > 1 else []
+        if len(views) < 2:
+            continue
+        steps = {stride * views[0].itemsize for stride in views[0].strides if type(stride) is int}
+        for period in sorted(step for step in steps if step > views[0].itemsize):
+            spans = [_span(view, period) for view in views]
+            bounds = {0, period, *(bound for span in spans if span is not None for bound in span)}
+            if len({*spans}) > 1 and None not in spans and len(bounds) <= MOST_COLUMNS + 1:
+                found[buffer] = _Columns(period, tuple(sorted(bounds)))
+                break
+    return found
+
+
+def _is_strided(view: View) -> bool:
+    """Whether a view leaves out bytes of its range; asks nothing of open sizes."""
+    expected = contiguous_strides(view.shape)
+    axes = zip(view.shape, view.strides, expected, strict=True)
+    return not all(is_same(size, 1) or is_same(stride, dense) for size, stride, dense in axes)
+
+
+def _span(view: View, period: int) -> tuple[int, int] | None:
+    """The first byte of each row that a view touches, and one past the last; None where that is not known."""
+    if not is_multiple(view.byte_offset, period) and type(view.byte_offset) is not int:
+        return None
+    low = view.byte_offset % period if type(view.byte_offset) is int else 0
+    high = low + view.itemsize
+    for size, stride in zip(view.shape, view.strides, strict=True):
+        step = stride * view.itemsize
+        if is_same(size, 1) or is_multiple(step, period):
+            continue
+        if type(size) is not int or type(step) is not int or step < 0:
+            return None
+        high += (size - 1) * step
+    return (low, high) if high <= period else None
+
+
+def _histories(accesses: Iterable[tuple[list[_Range], list[_Range]]]) -> dict[_Place, _Whole | _Parts]:
+    first: dict[_Place, tuple[int, int]] = {}
+    bounds: dict[_Place, set[int]] = {}
     for reads, writes in accesses:
-        for buffer, low, high in (*reads, *writes):
-            known = first.setdefault(buffer, (low, high))
+        for place, low, high in (*reads, *writes):
+            known = first.setdefault(place, (low, high))
             # Open sizes that are equal for the example are bounds of their own.
             if not (is_same(known[0], low) and is_same(known[1], high)):
-                bounds.setdefault(buffer, {*known}).update((low, high))
-    return {buffer: _Parts(sorted(bounds[buffer])) if buffer in bounds else _Whole() for buffer in first}
+                bounds.setdefault(place, {*known}).update((low, high))
+    return {place: _Parts(sorted(bounds[place])) if place in bounds else _Whole() for place in first}
 
 
 class _Whole:
