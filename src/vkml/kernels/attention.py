@@ -174,7 +174,8 @@ def launch(build: VulkanBuilder, given: Attention, result: TensorType) -> list[V
     def question() -> str:
         operands = [given.q, given.k, given.v, given.mask, given.bias]
         views = ", ".join("none" if view is None else described(view) for view in operands)
-        return f"attention of {views}, {given.causal}, softcap {given.softcap}, row sums {given.row_sums is not None}"
+        kept = "row sums" if given.row_sums is not None else "results"
+        return f"attention of {views}, {given.causal}, softcap {given.softcap}, {kept}"
 
     return build.select(question, candidates)
 
