@@ -1,5 +1,6 @@
 """Gradients, as in `torch.autograd`."""
 
+from vkml.autograd import functional
 from vkml.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
 from vkml.tensors.anomaly import detect_anomaly, is_anomaly_enabled, set_detect_anomaly
 from vkml.tensors.autograd import (
@@ -14,7 +15,7 @@ from vkml.tensors.autograd import (
 from vkml.tensors.functions import Function, FunctionContext, once_differentiable
 
 __all__ = [
-    "Function", "FunctionContext", "GradcheckError", "backward", "detect_anomaly", "enable_grad", "grad",
-    "gradcheck", "gradgradcheck", "inference_mode", "is_anomaly_enabled", "is_grad_enabled", "no_grad",
-    "once_differentiable", "set_detect_anomaly", "set_grad_enabled",
+    "Function", "FunctionContext", "GradcheckError", "backward", "detect_anomaly", "enable_grad",
+    "functional", "grad", "gradcheck", "gradgradcheck", "inference_mode", "is_anomaly_enabled",
+    "is_grad_enabled", "no_grad", "once_differentiable", "set_detect_anomaly", "set_grad_enabled",
 ]  # fmt: skip
