@@ -152,8 +152,8 @@ _OPERATIONS = (
     "vecdot", "view_as_complex", "view_as_real", "vsplit", "vstack", "where", "xlogy",
 )  # fmt: skip
 _PACKAGES = (
-    "amp", "autograd", "backend", "capi", "data", "fft", "func", "linalg", "nn", "onnx", "ops", "optim",
-    "training", "utils", "xp",
+    "amp", "autograd", "backend", "capi", "data", "distributions", "fft", "func", "linalg", "nn", "onnx",
+    "ops", "optim", "training", "utils", "xp",
 )  # fmt: skip
 _DTYPES = (
     "bfloat16", "bool", "complex128", "complex64", "float16", "float32", "float64", "int16", "int32",
@@ -262,7 +262,8 @@ __all__ = [  # noqa: F405
     "SessionIOBinding", "SessionOptions", "ShapeError", "Size", "SparseTensor", "StepReport", "Tensor",
     "UnknownOption", "UnsupportedOperator", "WrongType", "amp", "autocast", "autograd", "backend", "capi",
     "close_devices", "copy_tensors", "create_and_register_allocator", "create_and_register_allocator_v2",
-    "data", "devices", "disable_telemetry_events", "enable_telemetry_events", "fft", "fit", "func",
+    "data", "devices", "disable_telemetry_events", "distributions", "enable_telemetry_events", "fft", "fit",
+    "func",
     "get_all_providers", "get_available_providers", "get_build_info", "get_device", "get_ep_devices",
     "get_version_string", "has_collective_ops", "install_as_onnxruntime", "jit", "linalg", "load", "nn",
     "onnx", "ops", "optim", "preload_dlls", "print_debug_info", "register_execution_provider_library",

@@ -46,6 +46,36 @@ def test_steps_are_those_that_are_not_captured(device_name: str, name: str) -> N
     np.testing.assert_allclose(weight, exact, rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (x * 2).reshape(-1),
+        lambda x: (x * 2).T[1:],
+        lambda x: ((x * 2).flatten(), [(x + 1)[0]]),
+        lambda x: x.reshape(-1)[1:],
+    ],
+)
+def test_views_are_returned(function: Callable[[Tensor], Any], device_name: str) -> None:
+    act = vkml.jit(function)
+    for at in range(4):
+        x = vkml.tensor(np.arange(6, dtype=np.float32).reshape(2, 3) + at, device=device_name)
+        found, wanted = act(x), function(x)
+        assert repr(found) == repr(wanted)
+
+
+def test_what_a_returned_view_shows_may_not_be_kept() -> None:
+    kept: list[Tensor] = []
+
+    @vkml.jit
+    def act(x: Tensor) -> Tensor:
+        kept.append(x * 2)
+        return kept[-1].reshape(-1)
+
+    act(vkml.ones(2, 3))
+    with pytest.raises(CaptureError, match="keeps a tensor"):
+        act(vkml.ones(2, 3))
+
+
 def layers(device: str) -> tuple[list[Tensor], Callable[[Tensor], Tensor]]:
     """Parameters of two layers, and a training step of them with momentum."""
     vkml.manual_seed(1)

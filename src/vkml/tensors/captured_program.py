@@ -64,12 +64,14 @@ class CapturedProgram:
         # Not the tensors of the capture, with which all that was recorded would stay.
         self._structure = filled(made, [_NOTHING] * len(results))
         del made
-        _refuse_kept(seen, results)
+        self._results = len(results)
+        returned = {id(result) for result in results}
+        results.clear()  # what only they are views of is nobody's
+        _refuse_kept(seen, returned)
         pending = [value for value in targets if value.data is None]
         recorded = Recorded(pending, held=False)
         order = {id(value): at for at, value in enumerate(recorded.wanted)}
         self._places = [None if value.data is not None else order[id(value)] for value in targets]
-        self._results = len(results)
         before = [value for _, value in seen.written.values()]
         donated = [
             (value, place)
@@ -376,9 +378,13 @@ class _Part:
         return Tensor(value_of(np.ascontiguousarray(whole[self._index])))
 
 
-def _refuse_kept(seen: Capture, results: Sequence[Tensor]) -> None:
-    """Raises where a tensor that a capture made is kept by the program: later runs would not change it."""
-    returned = {id(result) for result in results}
+def _refuse_kept(seen: Capture, returned: Container[int]) -> None:
+    """Raises where a tensor that a capture made is kept by the program: later runs would not change it.
+
+    Args:
+        seen: what the function did.
+        returned: identities of what it returned, which it may keep.
+    """
 
     def kept() -> bool:
         found = (reference() for reference in seen.made.values())
