@@ -26,7 +26,7 @@ Binary: TypeAlias = "Callable[[Operand, Operand], Tensor]"
 _AS_FLOATS = "integers become floats of the default type"
 
 
-def _of_one(name: str, form: Callable[[Scalar], Scalar], doc: str) -> Unary:
+def of_one(name: str, form: Callable[[Scalar], Scalar], doc: str) -> Unary:
     def act(x: Tensor) -> Tensor:
         value = floating(x)
         made = form(scalar.argument(0, value.type.dtype))
@@ -187,13 +187,13 @@ def _erfinv(x: Scalar) -> Scalar:
 
 # -- functions ---------------------------------------------------------------------------------------------
 
-exp2: Unary = _of_one("exp2", lambda x: scalar.power(constant(2, x.dtype), x), "2ˣ.")
-sinc: Unary = _of_one("sinc", _sinc, "sin πx / πx, 1 at 0.")
-deg2rad: Unary = _of_one("deg2rad", lambda x: x * (math.pi / 180), "Degrees as radians.")
-rad2deg: Unary = _of_one("rad2deg", lambda x: x * (180 / math.pi), "Radians as degrees.")
-frac: Unary = _of_one("frac", lambda x: x - unary("trunc", x), "What is behind the point, with the sign.")
-erfinv: Unary = _of_one("erfinv", _erfinv, "The inverse of erf.")
-erfc: Unary = _of_one("erfc", lambda x: 1 - unary("erf", x), "1 - erf x.")
+exp2: Unary = of_one("exp2", lambda x: scalar.power(constant(2, x.dtype), x), "2ˣ.")
+sinc: Unary = of_one("sinc", _sinc, "sin πx / πx, 1 at 0.")
+deg2rad: Unary = of_one("deg2rad", lambda x: x * (math.pi / 180), "Degrees as radians.")
+rad2deg: Unary = of_one("rad2deg", lambda x: x * (180 / math.pi), "Radians as degrees.")
+frac: Unary = of_one("frac", lambda x: x - unary("trunc", x), "What is behind the point, with the sign.")
+erfinv: Unary = of_one("erfinv", _erfinv, "The inverse of erf.")
+erfc: Unary = of_one("erfc", lambda x: 1 - unary("erf", x), "1 - erf x.")
 atan2: Binary = _of_two(
     "atan2", _atan2, "The angle, from -π to π, of the point whose height is `x` and whose breadth is `other`."
 )
