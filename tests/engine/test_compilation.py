@@ -13,7 +13,7 @@ import pytest
 from tests.kernels.test_compiling import SOURCE
 from vkml.engine import compilation
 from vkml.engine.compilation import compile_kernels
-from vkml.errors import DeviceError
+from vkml.errors import CompileError, DeviceError
 from vkml.kernels import compiling, slang
 from vkml.kernels.spec import KernelSpec, KernelText
 from vkml.vulkan import Device, Pipeline
@@ -96,3 +96,43 @@ def test_a_driver_has_kernels_while_others_are_compiled(
     again = [kernel(size, constant) for size in range(1, 13) for constant in (0, 1)]
     assert set(compile_kernels(cast(Device, driver), again, []).values()) == set(found.values())
     assert len(driver.made) == 24 and driver.kept == 1
+
+
+def test_the_largest_module_that_is_ready_is_next(busy: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the sources are: here the longest have the smallest modules."""
+    compiled: list[str] = []
+    wanted = [kernel(length, constant) for length in range(12, 0, -1) for constant in (0, 1)]
+    sizes = {each.source: number for number, each in enumerate(wanted, 1)}
+
+    def compile_(source: str, label: str) -> bytes:
+        compiled.append(source)
+        return b"x" * sizes[source]
+
+    monkeypatch.setattr(compilation, "compile_kernel", compile_)
+    with compilation._modules(wanted, 2, 16) as next_module:
+        end = time.monotonic() + 60
+        while any(thread.name.startswith("vkml-spirv") for thread in threading.enumerate()):
+            assert time.monotonic() < end
+            time.sleep(0.001)
+        found = [next_module(each) for each in wanted]
+    assert sorted(compiled) == sorted(sizes)
+    assert [each.label for each, _ in found] == [
+        f"{length}+{constant}" for length in range(1, 13) for constant in (0, 1)
+    ]
+    assert all(len(module) == sizes[each.source] for each, module in found)
+
+
+def test_a_source_that_does_not_compile_ends_it(busy: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver()
+    wanted = [kernel(length, constant) for length in range(1, 13) for constant in (0, 1)]
+
+    def compile_(source: str, label: str) -> bytes:
+        if label == "7+0":
+            raise CompileError("no kernel of that length")
+        return source.encode()
+
+    monkeypatch.setattr(compilation, "compile_kernel", compile_)
+    with pytest.raises(CompileError, match="of that length"):
+        compile_kernels(cast(Device, driver), wanted, [])
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith(("vkml-c", "vkml-s"))]
+    assert not {"7+0", "7+1"} & set(driver.made)

@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from vkml.cli.output import console, print_json, show_table, table
 from vkml.cli.progress import StageProgress
 from vkml.cli.sessions import timed_runs
 from vkml.cli.sources import model_file
+from vkml.dataclasses import dataclass
 from vkml.errors import InvalidDevice, OutOfMemory
 from vkml.ir.wording import counted, duration
 
