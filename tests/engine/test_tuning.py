@@ -511,9 +511,9 @@ def trials_of(target: Any, m: int, k: int, n: int) -> Trials:
     return trials
 
 
-@pytest.mark.parametrize(("is_strict", "packs"), [(True, False), (False, False), (False, True)])
-def test_candidates_have_the_precision_that_is_wanted(is_strict: bool, packs: bool) -> None:
-    target = replace(GPU, strict_fp32=is_strict, packs_values=packs)
+@pytest.mark.parametrize("is_strict", [True, False])
+def test_candidates_have_the_precision_that_is_wanted(is_strict: bool) -> None:
+    target = replace(GPU, strict_fp32=is_strict)
     trials = trials_of(target, 1024, 1024, 1024)
     [(question, found)] = trials.found.items()
     assert trials.counts[question] == 2 and question.startswith(target.policy)
@@ -525,7 +525,7 @@ def test_candidates_have_the_precision_that_is_wanted(is_strict: bool, packs: bo
 def test_products_bear_shares_of_passes_over_what_they_all_read() -> None:
     """Three products of one matrix and one of another: (3 · 1/3 + 1) / 4 of a pass each."""
     trials = Trials()
-    build = VulkanBuilder(replace(GPU, packs_values=True), trials)
+    build = VulkanBuilder(replace(GPU, strict_fp32=False), trials)
     kinds = [TensorType(dtypes.FLOAT32, dims) for dims in ((1, 512, 512), (1, 512, 512), (1, 512, 512))]
     a, other, b = (contiguous(Buffer(BufferKind.INPUT, kind.bytes, "x"), kind) for kind in kinds)
     with build.step(kinds[2]):
@@ -542,7 +542,7 @@ def test_products_bear_shares_of_passes_over_what_they_all_read() -> None:
 
 def test_candidates_bring_the_passes_that_they_need() -> None:
     """Each stands for itself: what an earlier one has packed is not there for the next."""
-    [found] = trials_of(replace(GPU, packs_values=True), 1024, 1024, 1024).found.values()
+    [found] = trials_of(replace(GPU, strict_fp32=False), 1024, 1024, 1024).found.values()
     for trial in found:
         assert trial.launches
         outside = operands_of(trial.launches)
@@ -558,8 +558,8 @@ def test_candidates_that_launch_the_same_are_one() -> None:
 
 def test_a_trial_leaves_no_trace() -> None:
     trials = Trials()
-    build = VulkanBuilder(replace(GPU, packs_values=True), trials)
-    plain = VulkanBuilder(replace(GPU, packs_values=True))
+    build = VulkanBuilder(replace(GPU, strict_fp32=False), trials)
+    plain = VulkanBuilder(replace(GPU, strict_fp32=False))
     kinds = [TensorType(dtypes.FLOAT32, dims) for dims in ((1, 512, 512), (1, 512, 512), (1, 512, 512))]
     a, b = (contiguous(Buffer(BufferKind.INPUT, kind.bytes, "x"), kind) for kind in kinds[:2])
     for each in (build, plain):
