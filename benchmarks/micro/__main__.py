@@ -90,7 +90,7 @@ def main() -> None:
     until = started + options.limit
     words = tuple(word for word in options.words if word != HOST)
     device = vkml.devices()[0].name if options.device == "auto" else options.device
-    content: dict[str, Any] = {"machine": machine()}
+    content: dict[str, Any] = {"date": time.strftime("%Y-%m-%d", time.gmtime()), "machine": machine()}
     sizes = Sizes(options.side, options.elements, options.length)
     found: list[Found] = []
 
