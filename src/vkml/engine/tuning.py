@@ -222,14 +222,18 @@ class Tuning:
             bench.prepare(trials)
             for trial in trials:
                 programs.append(TrialProgram(bench, trial, pipelines, share))
-            for program in programs:
-                timed(program)  # clocks rise, and caches of code fill
             alive = list(programs)
-            for _ in range(effort.samples):
+            for number in range(1 + effort.samples):
                 for program in alive:
-                    times.setdefault(program.label, []).append(timed(program))
+                    if clock() >= deadline:
+                        break
+                    taken = timed(program)
+                    if number:  # the first time clocks rise, and caches of code fill
+                        times.setdefault(program.label, []).append(taken)
                 if clock() >= deadline:
                     break
+                if not number:
+                    continue
                 fastest = {program.label: min(times[program.label]) for program in alive}
                 best = min(fastest.values())
                 if best <= AT_ROOFLINE * bench.least_seconds(trials):
@@ -244,6 +248,8 @@ class Tuning:
             for program in programs:
                 program.free()
             bench.release()
+        if len(times) < len(programs):
+            return None
         medians = {label: statistics.median(samples) for label, samples in times.items()}
         rule = trials[0].label
         pick = min(medians, key=lambda label: medians[label])
