@@ -35,7 +35,7 @@ def select(
     """
     lying = rows and (rows.buffer, rows.shape, rows.strides, rows.offset)
     if build.trials is not None and build.trials.wants(question, lying):
-        build.trials.add(question, [_tried(build, each) for each in worth_measuring(candidates())])
+        build.trials.add(question, [_tried(build, each, rows) for each in worth_measuring(candidates())])
     chosen = picked(candidates(), None if build.target.picks is None else build.target.picks.get(question))
     rule = next(candidates())
     if chosen.label != rule.label:
@@ -45,7 +45,7 @@ def select(
     return rule.emit()
 
 
-def _tried(build: VulkanBuilder, candidate: Candidate) -> Trial:
+def _tried(build: VulkanBuilder, candidate: Candidate, rows: View | None) -> Trial:
     """A candidate's launches, taken back when they are known; none where it has no form here."""
     launches: tuple[Dispatch, ...] = ()
     shared: frozenset[int] = frozenset()
@@ -53,6 +53,14 @@ def _tried(build: VulkanBuilder, candidate: Candidate) -> Trial:
     with build.undoing(_TakenBackError, CannotLower, is_apart=True):
         candidate.emit()
         launches = tuple(build.launches[before:])
-        shared = frozenset(number - before for number in build.shared_passes if number >= before)
+        shared = frozenset(
+            number - before
+            for number in build.shared_passes
+            if number >= before and rows and _reads(build.launches[number], rows)
+        )
         raise _TakenBackError
     return Trial(candidate.label, candidate.expected, launches, shared)
+
+
+def _reads(launch: Dispatch, rows: View) -> bool:
+    return any(view.buffer is rows.buffer for view in launch.reads)
