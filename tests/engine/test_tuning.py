@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from vkml.engine.sketch import Sketch
 from vkml.engine.trial_timing import Bench, TrialProgram, operands_of
 from vkml.engine.tuning_file import Measured, Setup, read_file, setup_of, write_file
 from vkml.engine.tuning_setting import tunings_of
-from vkml.errors import InvalidArgument, NoSuchFile
+from vkml.errors import InvalidArgument, NoSuchFile, OutOfMemory
 from vkml.ir import TensorType, dtypes
 from vkml.kernels.candidates import MOST_CANDIDATES, Candidate, Picks, picked, worth_measuring
 from vkml.kernels.views import Buffer, BufferKind, contiguous
@@ -120,7 +121,8 @@ def picks(session: vkml.InferenceSession) -> list[str]:
 @pytest.mark.parametrize("effort", ["quick", "full"])
 def test_a_tuned_session_computes_the_same(vulkan_device_name: str, model: bytes, effort: str) -> None:
     """By the device's own clock."""
-    with session_of(model, vulkan_device_name, tune=effort, guard_bytes=256) as session:
+    settings = {"guard_bytes": 256, "run_time_limit": math.inf}
+    with session_of(model, vulkan_device_name, tune=effort, **settings) as session:
         [made] = session.run(None, {"x": X})
         np.testing.assert_allclose(made, RESULT, atol=1e-4)
         found = found_in(session)
@@ -325,6 +327,19 @@ def test_at_the_roofline_nothing_is_sought(
     session_of(model, vulkan_device_name, tune="full").close()
     samples = tuning.EFFORTS["full"].samples
     assert all(clock.calls.count(label) == 1 + samples for label in clock.calls)
+
+
+@pytest.mark.parametrize("where", ["__init__", "prepare"])
+def test_too_little_memory_leaves_it_to_rules(
+    vulkan_device_name: str, model: bytes, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    def refuse(*arguments: Any, **more: Any) -> None:
+        raise OutOfMemory("none left")
+
+    monkeypatch.setattr(Bench, where, refuse)
+    with session_of(model, vulkan_device_name, tune="full", run_time_limit=math.inf) as session:
+        assert [each.effort for each in found_in(session).values()] == ["rule"]
+        np.testing.assert_allclose(session.run(None, {"x": X})[0], RESULT, atol=1e-4)
 
 
 def test_layouts_of_weights_for_candidates_go(

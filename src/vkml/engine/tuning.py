@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import statistics
 import threading
 import time
@@ -49,6 +50,8 @@ AT_ROOFLINE = 1.1
 """Nothing is sought that would be faster than so many times the time in which memory can be read."""
 LEAST_GAIN = 0.03
 """By which a candidate has to be faster than the rule's choice."""
+CACHED_BYTES = 32 << 20
+"""Of weights and inputs, from which on not all are still in caches when they are read again."""
 _UNKNOWN_MICROSECONDS = 10.0
 """What is expected of launches that rules have no estimate for."""
 
@@ -77,7 +80,8 @@ class Tuning:
     ) -> None:
         self._info, self._opened, self._weights = info, opened, weights
         self._progress: Progress | None = options.progress
-        self._memory_limit, self._time_limit = options.memory_limit, options.run_time_limit
+        self._memory_limit = options.memory_limit
+        self._time_limit = options.run_time_limit if math.isfinite(options.run_time_limit) else None
         self._effort_name = options.tune
         self._effort = EFFORTS.get(options.tune)
         self._left = self._effort.seconds if self._effort else 0.0
@@ -183,7 +187,7 @@ class Tuning:
                     bench = Bench(
                         device,
                         self._weights,
-                        is_cold=held > CACHE_SHARE and not self._info.is_software,
+                        is_cold=held > CACHED_BYTES and not self._info.is_software,
                         memory_limit=self._memory_limit,
                         time_limit=self._time_limit,
                     )
@@ -200,6 +204,9 @@ class Tuning:
                 # The next batch will take about as long.
                 if 2 * clock() - began > deadline:
                     return found
+            return found
+        except OutOfMemory as problem:
+            _log.debug("nothing more is measured: %s", problem)
             return found
         finally:
             if bench is not None:
@@ -271,10 +278,6 @@ def _until(deadline: float) -> Callable[[str, int, int], None]:
             raise _TimeIsOverError
 
     return check
-
-
-CACHE_SHARE = 32 << 20
-"""Bytes of weights and inputs from which on they are not all in caches still when they are read again."""
 
 
 def _expected(rule: Trial) -> float:
