@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -55,34 +55,36 @@ def lanes_of(device: str) -> int:
     return target_of(device).subgroup_size
 
 
-def needs_halves(device: str) -> None:
-    if not {"float16", "storage_16bit"} <= target_of(device).capabilities:
-        pytest.skip("no 16-bit floats on this device")
+HALVES, BYTES = ("float16", "storage_16bit"), ("int8", "storage_8bit")
+"""What 16-bit floats and truth values take; where a device lacks it, nodes with such values are the CPU's."""
 
 
-def needs_bools(device: str) -> None:
-    if not {"int8", "storage_8bit"} <= target_of(device).capabilities:
-        pytest.skip("no bytes on this device")
+def has(device: str, *capabilities: str) -> bool:
+    return target_of(device).capabilities.issuperset(capabilities)
 
 
-def run(device: str, given: bytes, *feeds: dict[str, Array], splits: int = 1) -> list[Array]:
+def run(
+    device: str, given: bytes, *feeds: dict[str, Array], splits: int = 1, needs: Sequence[str] = ()
+) -> list[Array]:
     """First outputs, with guard zones round everything, by this kernel; a second run has the same bits."""
     options = vkml.SessionOptions(guard_bytes=256)
     with vkml.InferenceSession(given, options, devices=device, precision="highest") as session:
         found = [session.run(None, feed)[0] for feed in feeds]
         again = [session.run(None, feed)[0] for feed in feeds]
         steps = session.report().steps
-    kernels = [step.kernel for step in steps if "Attention" in step.operators]
-    expected = ["decode_attention"] if splits == 1 else ["decode_attention", "attention_merge"]
-    assert kernels == expected, kernels
-    assert not [step for step in steps if {"MatMul", "Softmax"} & {*step.operators}]
+    if has(device, *needs):
+        kernels = [step.kernel for step in steps if "Attention" in step.operators]
+        expected = ["decode_attention"] if splits == 1 else ["decode_attention", "attention_merge"]
+        assert kernels == expected, kernels
+        assert not [step for step in steps if {"MatMul", "Softmax"} & {*step.operators}]
     assert all(first.tobytes() == second.tobytes() for first, second in zip(found, again, strict=True))
     return found
 
 
 def check(device: str, problem: Problem, *, splits: int = 1) -> None:
     """As exact as sums of float32, or as results that are rounded once."""
-    [found] = run(device, problem.model(), problem.feed, splits=splits)
+    needs = [*(HALVES if problem.q.dtype == np.float16 else ()), *(BYTES if problem.mask is not None else ())]
+    [found] = run(device, problem.model(), problem.feed, splits=splits, needs=needs)
     exact = problem.exact()
     scale = np.abs(exact).max()
     limit = {2: 6e-4, 4: 2e-6}[problem.q.dtype.itemsize]
@@ -102,8 +104,6 @@ SIZES = {
 @pytest.mark.parametrize("name", SIZES)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_attention(vulkan_device_name: str, name: str, dtype: Any) -> None:
-    if dtype == np.float16:
-        needs_halves(vulkan_device_name)
     check(vulkan_device_name, operands(*SIZES[name], dtype=dtype))
 
 
@@ -126,7 +126,6 @@ def test_variants(vulkan_device_name: str, changes: dict[str, Any], is_masked: b
     decode_attention.forced = replace(Variant(1, lanes, 2, 4 * lanes, 1, 1), **changes)
     problem = operands(5, 37, 12)
     if is_masked:
-        needs_bools(vulkan_device_name)
         seen = np.random.default_rng(5).random((2, 1, 5, 37)) < 0.6
         seen[..., :20] = False
         problem = replace(problem, mask=seen, bias=normal(6, 3, 1, 37))
@@ -142,8 +141,6 @@ def test_masks(vulkan_device_name: str, name: str) -> None:
         array = getattr(problem, each)
         if array is not None and array.ndim > 1 and array.shape[-2] == 37:
             changes[each] = array[..., :6, :]
-    if problem.mask is not None:
-        needs_bools(vulkan_device_name)
     check(vulkan_device_name, replace(problem, **changes))
 
 
@@ -157,8 +154,6 @@ def test_masks(vulkan_device_name: str, name: str) -> None:
     ids=["added", "added, -inf", "truth values"],
 )
 def test_triangles_are_causality(vulkan_device_name: str, changes: dict[str, Any]) -> None:
-    if "mask" in changes:
-        needs_bools(vulkan_device_name)
     check(vulkan_device_name, replace(operands(7, 9, 16), **changes))
 
 
@@ -192,21 +187,19 @@ GIVEN: dict[str, tuple[dict[str, Array], dict[str, Any]]] = {
 @pytest.mark.parametrize("splits", [1, 3])
 def test_attention_of_onnx(vulkan_device_name: str, name: str, splits: int) -> None:
     feed, attributes = GIVEN[name]
-    if "mask" in feed or "left_window_size" in attributes:
-        needs_bools(vulkan_device_name)
+    needs = BYTES if "mask" in feed or "left_window_size" in attributes else ()
     if splits > 1:
         lanes = lanes_of(vulkan_device_name)
         decode_attention.forced = Variant(2, lanes, 4, 2 * lanes, 1, splits)
-    [found] = run(vulkan_device_name, model(feed, **attributes), feed, splits=splits)
+    [found] = run(vulkan_device_name, model(feed, **attributes), feed, splits=splits, needs=needs)
     [expected] = reference(feed, **attributes)
     np.testing.assert_allclose(found, expected, rtol=2e-6, atol=2e-6)
 
 
 @pytest.mark.parametrize("columns", [16, 10])
 def test_bfloat16_is_rounded_once(vulkan_device_name: str, columns: int) -> None:
-    needs_halves(vulkan_device_name)
     feed = heads(ml_dtypes.bfloat16, rows=2, keys=9, columns=columns)
-    [found] = run(vulkan_device_name, model(feed), feed)
+    [found] = run(vulkan_device_name, model(feed), feed, needs=HALVES)
     wide = {name: array.astype(np.float32) for name, array in feed.items()}
     [exact] = reference(wide)
     assert found.dtype == ml_dtypes.bfloat16
@@ -217,7 +210,6 @@ def test_bfloat16_is_rounded_once(vulkan_device_name: str, columns: int) -> None
 @pytest.mark.parametrize("is_cleared", [False, True])
 def test_numbers_that_are_none(vulkan_device_name: str, is_cleared: bool, splits: int) -> None:
     """NaN and infinities among queries, keys and values, and rows that see nothing, as in steps."""
-    needs_bools(vulkan_device_name)
     problem = replace(operands(6, 11, 8, batch=(1, 4)), is_cleared=is_cleared)
     problem.q[0, 0, 1, 2] = np.nan
     problem.q[0, 0, 2, 0] = np.inf
@@ -232,7 +224,7 @@ def test_numbers_that_are_none(vulkan_device_name: str, is_cleared: bool, splits
     if splits > 1:
         lanes = lanes_of(vulkan_device_name)
         decode_attention.forced = Variant(4, lanes, 2, 2 * lanes, 2, splits)
-    [found] = run(vulkan_device_name, problem.model(), problem.feed, splits=splits)
+    [found] = run(vulkan_device_name, problem.model(), problem.feed, splits=splits, needs=BYTES)
     with np.errstate(all="ignore"):
         scores = problem.q @ problem.k.swapaxes(-1, -2) * np.float32(problem.scale)
         scores = np.where(mask, scores, np.float32(-np.inf))
@@ -329,7 +321,6 @@ def test_any_length_of_the_past_is_one_plan(vulkan_device_name: str, splits: int
     if splits > 1:
         lanes = lanes_of(vulkan_device_name)
         decode_attention.forced = Variant(2, lanes, 4, 2 * lanes, 1, splits)
-    needs_bools(vulkan_device_name)  # of int64 computed masks, too
     sizes = {"past_key": (2, 2, "past", 8), "past_value": (2, 2, "past", 8)}
     first = {**heads(rows=1, keys=1), **past(3)}
     options = vkml.SessionOptions(guard_bytes=256)
@@ -339,9 +330,64 @@ def test_any_length_of_the_past_is_one_plan(vulkan_device_name: str, splits: int
             feed = {**first, **past(count)}
             for mine, right in zip(session.run(None, feed), reference(feed, 3, is_causal=1), strict=True):
                 np.testing.assert_allclose(mine, right, rtol=2e-6, atol=2e-6)
+        if not has(vulkan_device_name, *BYTES, "int64"):
+            return  # the mask is the CPU's, of which the rest is not what this is about
         assert len(open_plans(session)) == 1
         kernels = [step.kernel for step in session.report().steps if "Attention" in step.operators]
     assert "decode_attention" in kernels and "softmax" not in kernels
+
+
+def joined_model(axis: int, parts: int, *, is_transposed: bool = False, keeps: bool = False) -> bytes:
+    """A token's attention to keys and values that are joined of parts."""
+    sketch = Sketch("joined")
+    q = sketch.input("q", (1, 4, 1, 8))
+    joined = []
+    for name in "kv":
+        shape = [1, 4, 6, 8]
+        shape[axis] //= 1 if axis == 2 else parts
+        if name == "k" and is_transposed:
+            shape = [1, 4, 8, 6]
+        names = [sketch.input(f"{name}{at}", shape) for at in range(parts)]
+        along = 3 if name == "k" and is_transposed else axis
+        joined.append(sketch.node("Concat", *names, axis=along))
+    k, v = joined
+    turned = k if is_transposed else sketch.node("Transpose", k, perm=(0, 1, 3, 2))
+    scores = sketch.node("Mul", sketch.node("MatMul", q, turned), sketch.constant(np.float32(0.3)))
+    mixed = sketch.node("MatMul", sketch.node("Softmax", scores, axis=-1), v)
+    return save_graph(sketch.finish(mixed, *(joined if keeps else [])))
+
+
+@pytest.mark.parametrize(
+    ("how", "is_read_apart"),
+    [
+        ({"axis": 2, "parts": 2}, True),
+        ({"axis": 2, "parts": 2, "keeps": True}, True),
+        ({"axis": 2, "parts": 3}, False),
+        ({"axis": 1, "parts": 2}, False),
+        ({"axis": 2, "parts": 2, "is_transposed": True}, False),
+    ],
+    ids=str,
+)
+def test_keys_of_a_past_and_new_ones_are_read_where_they_are(
+    vulkan_device_name: str, how: dict[str, Any], is_read_apart: bool
+) -> None:
+    options = vkml.SessionOptions(guard_bytes=256)
+    with vkml.InferenceSession(joined_model(**how), options, devices=vulkan_device_name) as session:
+        feed = {value.name: normal(at, *value.shape) for at, value in enumerate(session.get_inputs())}
+        found = session.run(None, feed)
+        steps = session.report().steps
+    [attention] = [step for step in steps if step.kernel == "decode_attention"]
+    assert ("Concat" in attention.operators) == is_read_apart
+    copies = [step for step in steps if step.kernel == "copy"]
+    assert bool(copies) == (not is_read_apart or how.get("keeps", False))
+    if "is_transposed" in how:
+        feed |= {name: feed[name].swapaxes(2, 3) for name in ("k0", "k1")}
+    parts = [[feed[f"{name}{at}"] for at in range(how["parts"])] for name in "kv"]
+    k, v = (np.concatenate(each, axis=how["axis"]) for each in parts)
+    problem = Problem(feed["q"], k, v, 0.3)
+    np.testing.assert_allclose(found[0], problem.exact(), rtol=2e-6, atol=2e-6)
+    for mine, right in zip(found[1:], (k, v), strict=False):
+        np.testing.assert_array_equal(mine, right)
 
 
 # --- the rule -------------------------------------------------------------------------------------------

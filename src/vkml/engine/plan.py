@@ -42,6 +42,7 @@ from vkml.passes import (
     expand_steps,
     fuse,
     fuse_attention,
+    fuse_parts,
     fuse_prologues,
     fuse_reductions,
     remove_dead,
@@ -562,9 +563,9 @@ def _make_plan(
                 lambda node: device_of[members(node)[0].key] != CPU,
             )
             device_of.update({copy: device_of[node] for copy, node in copies.items()})
-            graph = fuse_prologues(
-                graph, kept_apart, lambda found: _accepted(found, graph, placement, device_of)
-            )
+            for fuse_before in (fuse_prologues, fuse_parts):
+                accepted = functools.partial(_accepted, graph=graph, placement=placement, device_of=device_of)
+                graph = fuse_before(graph, kept_apart, accepted)
         for node in graph.nodes:
             device_of[node.key] = device_of[members(node)[0].key]
     if placement.named:

@@ -104,6 +104,9 @@ class Operator:
     """Whether a product of few rows may compute it, by `Lowering.normalise`, of the rows that it reads."""
     takes_prologue: ClassVar[bool] = False
     """Whether it multiplies rows, its first input, which its template may be able to compute itself."""
+    reads_parts: ClassVar[tuple[int, ...]] = ()
+    """Inputs, (batch, heads, rows, columns), whose rows its template may be able to read from two values, as
+    they are before a Concat lays them end to end."""
     reduction: str = ""
     """What it does to the elements of its first input along `reduced_axes`, as `Lowering.reduce` calls it;
     empty for other operators. Its kernels compute the elements themselves where pointwise nodes make them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -101,11 +102,12 @@ def launch(build: VulkanBuilder, given: Attention, result: TensorType) -> list[V
     q, k, v = (forwards(build, view) for view in (given.q, given.k, given.v))
     mask, bias = (None if view is None else forwards(build, view) for view in (given.mask, given.bias))
     given = replace(given, q=q, k=k, v=v, mask=mask, bias=bias)
+    keys, values = ([forwards(build, part) for part in build.stand_ins.take_parts(view)] for view in (k, v))
     variant = choose(build.target, given) if forced is None else forced
     epilogue, outputs = build.take_epilogue(result, (0, 2, 1, 3) if len(result.dims) == 4 else None)
     space = (*q.shape[:3], v.shape[3])
     writer = _writer(build, given, variant)
-    _attend(writer, given, variant)
+    _attend(writer, given, variant, keys, values)
     if variant.splits == 1:
         emit_store(writer, space, outputs, epilogue, "float")
         writer.text(
@@ -160,8 +162,10 @@ def _writer(build: VulkanBuilder, given: Attention, variant: Variant) -> KernelW
     return writer
 
 
-def _attend(writer: KernelWriter, given: Attention, variant: Variant) -> None:
-    """Adds what the first pass is told, but for what becomes of its results."""
+def _attend(
+    writer: KernelWriter, given: Attention, variant: Variant, keys: Sequence[View], values: Sequence[View]
+) -> None:
+    """Adds what the first pass is told, but for what becomes of its results; keys and values are in parts."""
     q, k, v = given.q, given.k, given.v
     writer.constant(given.group, "GROUP")
     writer.constant(k.shape[1], "KEY_HEADS")
@@ -169,7 +173,7 @@ def _attend(writer: KernelWriter, given: Attention, variant: Variant) -> None:
     writer.constant(0 if given.causal is None else given.causal.offset, "CAUSAL_OFFSET")
     writer.word("keys", k.shape[2])
     writer.word("keys_a_split", -(-k.shape[2] // variant.splits))
-    width, width_v = 4 if _is_wide(q) and _is_wide(k) else 1, 4 if _is_wide(v) else 1
+    width, width_v = (4 if all(map(_is_wide, views)) else 1 for views in ((q, *keys), values))
     chunks, chunks_v = -(-q.shape[3] // (variant.team * width)), -(-v.shape[3] // (variant.team * width_v))
     numbers = {
         "ROWS": variant.rows,
@@ -185,12 +189,12 @@ def _attend(writer: KernelWriter, given: Attention, variant: Variant) -> None:
     lines += [f"static const int {name} = {value};" for name, value in numbers.items()]
     lines.append(f"static const float SCALE = {float_text(given.scale)};")
     writer.text("\n".join(lines))
-    for name, view, wide, columns in (
-        ("load_q", q, width, chunks * variant.team * width),
-        ("load_k", k, width, chunks * variant.team * width),
-        ("load_v", v, width_v, chunks_v * variant.team * width_v),
+    for name, parts, wide, columns in (
+        ("load_q", (q,), width, chunks * variant.team * width),
+        ("load_k", keys, width, chunks * variant.team * width),
+        ("load_v", values, width_v, chunks_v * variant.team * width_v),
     ):
-        writer.text(_loader(writer, name, view, wide, columns))
+        writer.text(_loader(writer, name, parts, wide, columns))
     writer.text(adjusted_function(writer, given, is_causal=True))
 
 
@@ -242,25 +246,30 @@ def _emit_merge(
     )
 
 
-def _loader(writer: KernelWriter, name: str, view: View, width: int, columns: int) -> str:
+def _loader(writer: KernelWriter, name: str, parts: Sequence[View], width: int, columns: int) -> str:
     """A function that reads `width` columns of a row; those from the last one on are zeros.
 
     Args:
         writer: of the kernel.
         name: of the function.
-        view: (batch, heads, rows, columns).
-        width: 4 where `_is_wide`, else 1.
+        parts: (batch, heads, rows, columns), whose rows lie end to end.
+        width: 4 where all parts are `_is_wide`, else 1.
         columns: that are asked for.
     """
-    pointer = writer.read(view, width=width)
-    strides = tuple(stride // width for stride in view.strides[:3])
-    at = writer.offset(("batch", "head", "row", f"column / {width}"), (*strides, view.strides[3]))
     lines = [f"vector<float, {width}> {name}(int batch, int head, int row, int column)", "{"]
-    if columns > view.shape[3]:
-        lines.append(f"    if (column >= {view.shape[3]}) return vector<float, {width}>(0.0);")
-    return "\n".join(
-        [*lines, f"    int at = {at};", f"    return {load_vector(pointer, 'at', view, width)};", "}"]
-    )
+    if columns > parts[0].shape[3]:
+        lines.append(f"    if (column >= {parts[0].shape[3]}) return vector<float, {width}>(0.0);")
+    lines.append("    int at;")
+    for number, view in enumerate(parts):
+        strides = tuple(stride // width for stride in view.strides[:3])
+        at = writer.offset(("batch", "head", "row", f"column / {width}"), (*strides, view.strides[3]))
+        read = f"at = {at}; return {load_vector(writer.read(view, width=width), 'at', view, width)};"
+        if number == len(parts) - 1:
+            lines.append(f"    {read}")
+        else:
+            rows = writer.constant(view.shape[2])
+            lines += [f"    if (row < {rows}) {{ {read} }}", f"    row -= {rows};"]
+    return "\n".join([*lines, "}"])
 
 
 def choose(target: Target, given: Attention) -> Variant:

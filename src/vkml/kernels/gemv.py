@@ -86,7 +86,7 @@ def _emit(
     step = lanes * width
     k_range = -(-product.k // (splits * step)) * step
     splits = splits if isinstance(product.k, Size) else -(-product.k // k_range)
-    prologue = build.take_prologue(a)
+    prologue = build.stand_ins.take_prologue(a)
     if prologue is not None:
         room = 4 * lanes * columns * own * product.m
         why = prologue.refusal(

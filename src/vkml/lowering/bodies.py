@@ -28,6 +28,14 @@ def anchors_of(body: Graph) -> list[Node]:
     return [node for node in body.nodes if not find(node).is_pointwise]
 
 
+def begins_late(body: Graph) -> int:
+    """How many nodes come before the anchor that computes them, or reads their operands in their place."""
+    anchors = (
+        at for at, node in enumerate(body.nodes) if find(node).takes_prologue or find(node).reads_parts
+    )
+    return next(anchors, 0)
+
+
 def parts_of_reduction(body: Graph) -> tuple[Graph, list[Node], Graph]:
     """A body of reductions and pointwise nodes before and behind them.
 

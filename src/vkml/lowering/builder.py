@@ -16,7 +16,7 @@ from vkml.ir.lowering import CannotLower, all_given
 from vkml.ir.size import is_deciding
 from vkml.kernels.epilogue import Epilogue
 from vkml.kernels.views import Buffer, BufferKind, View, contiguous
-from vkml.lowering.bodies import anchors_of, body_graph, identity, tail_of
+from vkml.lowering.bodies import anchors_of, begins_late, body_graph, identity, tail_of
 from vkml.lowering.body import Body
 from vkml.lowering.epilogues import begun_with
 from vkml.lowering.kept import Trace, keep, kept_for
@@ -412,7 +412,7 @@ class Builder(Templates, Generic[D]):
             self.pointwise(body, operands, outputs, label=body.name)
             return outputs
         anchor = anchors[0]
-        if find(anchor).is_prologue and len(anchors) > 1:
+        if begins_late(body):
             return self.with_prologue(body, views)
         if anchor is not body.nodes[0] or len(anchors) > 1 or len(anchor.outputs) > 1:
             return self.reductions(body, views)
@@ -433,13 +433,13 @@ class Builder(Templates, Generic[D]):
         raise self._lacks("a reduction that computes what it reads")
 
     def with_prologue(self, body: Graph, views: Mapping[str, View]) -> list[View]:
-        """A body of a normalisation, a product of its result, and what is made of that.
+        """A body whose first nodes are no launches: the anchor behind computes them, or reads what they do.
 
         Args:
-            body: whose product no other kernel computes.
+            body: as `begins_late` says.
             views: of its inputs.
         """
-        raise self._lacks("a product that computes its rows")
+        raise self._lacks("what computes its operands itself")
 
     def _with_epilogue(self, body: Graph, anchor: Node, views: Mapping[str, View]) -> list[View]:
         result = anchor.outputs[0]

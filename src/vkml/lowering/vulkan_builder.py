@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from vkml.ir import Constant, DType, Graph, Node, TensorType, Value, dtypes, find
-from vkml.ir.lowering import CannotLower, Scoring, Table
+from vkml.ir.lowering import CannotLower, Scoring, Table, all_given
 from vkml.ir.size import Size, is_deciding
 from vkml.ir.windows import Windows
 from vkml.kernels import (
@@ -45,16 +45,16 @@ from vkml.kernels import (
 from vkml.kernels import pointwise as pointwise_kernels
 from vkml.kernels.candidates import Candidate, described
 from vkml.kernels.packed_weights import Fragment, PackedWeights, emit_packing
-from vkml.kernels.row_prologue import RowPrologue
 from vkml.kernels.spec import Dispatch, KernelSpec
 from vkml.kernels.split_rows import SplitRows, emit_split_rows
-from vkml.kernels.views import Buffer, BufferKind, View, contiguous
+from vkml.kernels.views import Buffer, BufferKind, View
 from vkml.kernels.writer import KernelWriter, storage_type
-from vkml.lowering.bodies import parts_of_reduction
+from vkml.lowering.bodies import begins_late, parts_of_reduction
 from vkml.lowering.builder import Builder, Mark, prepared_forms
 from vkml.lowering.entered_again import entered_again
 from vkml.lowering.recurrence import RecurrentLayer
 from vkml.lowering.selection import select
+from vkml.lowering.stand_ins import StandIns
 from vkml.lowering.target import Target
 from vkml.lowering.trials import Trials
 
@@ -69,9 +69,7 @@ def _forced() -> Hashable:
     return *others, *(template.forced for template in templates)
 
 
-_STATE = (
-    "_result_names", "_types", "_epilogue", "_epilogue_types", "_epilogue_names", "_prologue",
-)  # fmt: skip
+_STATE = "_result_names", "_types", "_epilogue", "_epilogue_types", "_epilogue_names", "stand_ins"
 """What a template that emits launches may change besides."""
 
 
@@ -115,7 +113,7 @@ class VulkanBuilder(Builder[Dispatch]):
         self._split_rows: dict[Hashable, SplitRows] = {}
         self._wants_prologue = False
         """Whether a normalisation is a product's to compute, and no launch."""
-        self._prologue: RowPrologue | None = None
+        self.stand_ins = StandIns()
 
     # -- values ---------------------------------------------------------------------------------------------
 
@@ -203,7 +201,8 @@ class VulkanBuilder(Builder[Dispatch]):
         """
         if (self.target.picks is None and self.trials is None) or is_deciding():
             return next(candidates()).emit()
-        normalised = "" if self._prologue is None else f", rows of {described(self._prologue.x)} normalised"
+        x = self.stand_ins.normalised_rows
+        normalised = "" if x is None else f", rows of {described(x)} normalised"
         return select(self, f"{self.target.policy}: {question()}{normalised}", candidates, rows)
 
     @contextlib.contextmanager
@@ -217,6 +216,7 @@ class VulkanBuilder(Builder[Dispatch]):
         mark, errors, uses_status = self.mark(), len(self.error_labels), self.uses_status
         state = {name: getattr(self, name) for name in _STATE}
         exponents, packed, pieces = self._row_exponents, self._packed_values, self._split_rows
+        self.stand_ins = self.stand_ins.copy()
         self._row_exponents = {} if is_apart else {**exponents}
         self._packed_values = {} if is_apart else {**packed}
         self._split_rows = {} if is_apart else {**pieces}
@@ -240,9 +240,8 @@ class VulkanBuilder(Builder[Dispatch]):
             raise CannotLower(f"{dispatch.kernel.label} needs {', '.join(sorted(missing))}")
         if not all(view.elements for view in dispatch.writes):
             return
-        prologue = self._prologue
-        if prologue is not None and any(view.buffer is prologue.rows.buffer for view in dispatch.reads):
-            raise CannotLower(f"{dispatch.kernel.label} does not compute its rows")
+        if self.stand_ins and any(view in self.stand_ins for view in dispatch.reads):
+            raise CannotLower(f"{dispatch.kernel.label} does not compute its operands")
         self.enter(dispatch.kernel, dispatch.groups, dispatch.arguments, dispatch.reads, dispatch.writes)
         if self._trace is not None:
             self._trace.steps.append(entered_again(dispatch, self._trace.place))
@@ -337,35 +336,37 @@ class VulkanBuilder(Builder[Dispatch]):
         return reduce.reduce_together(self, elements, axes[0], hows, store)
 
     def with_prologue(self, body: Graph, views: Mapping[str, View]) -> list[View]:
-        normalisation, product = body.nodes[:2]
-        result = Value(normalisation.outputs[0], body.types[normalisation.outputs[0]])
+        count = begins_late(body)
+        first, anchor = body.nodes[:count], body.nodes[count]
         names, types = self._result_names, self._types
+        known = dict(views)
         try:
             self._wants_prologue = True
-            self._types = (result.tensor,)
-            operands = [views[name] if name else None for name in normalisation.inputs]
-            [rows] = self._by_operator(normalisation, operands)
-            assert rows is not None
+            for node in first:
+                known[node.outputs[0]] = self._standing_in(node, body.types[node.outputs[0]], known)
             self._wants_prologue, self._types, self._result_names = False, types, names
-            known = {**views, result.name: rows}
-            rest = replace(body, inputs=(result, *body.inputs), nodes=body.nodes[1:])
+            made = [Value(node.outputs[0], body.types[node.outputs[0]]) for node in first]
+            rest = replace(body, inputs=(*made, *body.inputs), nodes=body.nodes[count:])
             if len(rest.nodes) > 1:
-                made: Sequence[View | None] = self._with_epilogue(rest, product, known)
+                results: Sequence[View | None] = self._with_epilogue(rest, anchor, known)
             else:
-                made = self._by_operator(product, [known[name] if name else None for name in product.inputs])
-            if self._prologue is not None:
-                raise CannotLower(f"{product.op} does not compute its rows")
+                results = self._by_operator(anchor, [known[name] if name else None for name in anchor.inputs])
+            if self.stand_ins:
+                raise CannotLower(f"{anchor.op} does not compute its operands")
         finally:
-            self._wants_prologue, self._prologue = False, None
-        return [view for view in made if view is not None]
+            self._wants_prologue = False
+            self.stand_ins.clear()
+        return [view for view in results if view is not None]
 
-    def take_prologue(self, rows: View) -> RowPrologue | None:
-        """What makes the rows that a template reads, where it is to do this itself."""
-        taken = self._prologue
-        if taken is None or rows.buffer is not taken.rows.buffer:
-            return None
-        self._prologue = None
-        return taken
+    def _standing_in(self, node: Node, result: TensorType, known: Mapping[str, View]) -> View:
+        """A view of what a node would make, of which no launch is made."""
+        operands = [known[name] if name else None for name in node.inputs]
+        if find(node).concatenation_axis(node, result.rank) is not None:
+            return self.stand_ins.joined(result, all_given(operands))
+        self._types = (result,)
+        [made] = self._by_operator(node, operands)
+        assert made is not None
+        return made
 
     def _axes(self, node: Node, rank: int, views: Mapping[str, View]) -> tuple[int, ...]:
         """The axes along which a node reduces."""
@@ -558,8 +559,7 @@ class VulkanBuilder(Builder[Dispatch]):
     ) -> list[View]:
         if self._wants_prologue:
             result = self.result()
-            made = contiguous(Buffer(BufferKind.ACTIVATION, result.host_bytes), result)
-            self._prologue = RowPrologue(made, x, axes, epsilon, scale, bias, is_centred)
+            made = self.stand_ins.normalised(result, x, axes, epsilon, scale, bias, is_centred=is_centred)
             return [made]
         how = rows.LAYER_NORM if is_centred else rows.RMS_NORM
         return rows.row_function(self, x, axes, how, self.result(), epsilon=epsilon, scale=scale, bias=bias)

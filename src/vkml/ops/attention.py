@@ -87,6 +87,7 @@ class Attention(Operator):
     }
     is_anchor = True
     is_stepwise = True
+    reads_parts = (1, 2)
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         q, k, v = (required(node, inputs, index) for index in range(3))

@@ -244,6 +244,29 @@ def fused_node(members: Sequence[Node], graph: Graph, index: GraphIndex) -> Node
     return _fused(members, graph, *index.boundary(members))
 
 
+def prepended(first: Sequence[Node], reader: Node, graph: Graph) -> Node:
+    """Nodes and what reads their results, which may be a group, as one group with the results of that."""
+    made = {name for node in first for name in node.outputs if name}
+    read = [name for node in first for name in node.reads if name not in made]
+    names = tuple(dict.fromkeys([*read, *(name for name in reader.reads if name not in made)]))
+    outputs = tuple(filter(None, reader.outputs))
+    own = {name: graph.types[name] for name in made.union(outputs)}
+    if is_fused(reader):
+        body: Graph = reader.attributes["body"]
+    else:
+        results = tuple([Value(name, own[name]) for name in outputs])
+        body = Graph((), results, (reader,), {}, {}, name=reader.op)
+    whole = replace(
+        body,
+        inputs=tuple([Value(name, graph.types[name]) for name in names]),
+        nodes=(*first, *body.nodes),
+        types={**own, **body.types},
+        name="+".join([*(node.op for node in first), body.name]),
+    )
+    Graph.captures.know(whole, ())  # all that is read outside is among its inputs
+    return Node("Fused", names, outputs, {"body": whole}, name=reader.name or reader.key, domain="vkml")
+
+
 def _fused(members: Sequence[Node], graph: Graph, read: Sequence[str], outputs: Sequence[str]) -> Node:
     """Nodes as one group that reads these values and makes those."""
     types = graph.types

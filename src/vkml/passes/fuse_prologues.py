@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from vkml.ir import Graph, GraphIndex, Node, Value, find
+from vkml.ir import Graph, GraphIndex, Node, find
 from vkml.ir.size import Size
-from vkml.passes.fuse import is_fused, members
+from vkml.passes.fuse import is_fused, members, prepended
 
 MOST_ROWS = 4
 """Products of more are tiled, and no kernel of these normalises rows: nobody need be asked."""
@@ -35,7 +35,7 @@ def fuse_prologues(
     for node in graph.nodes:
         readers = _readers(node, graph, index)
         if readers and all(place(members(reader)[0]) == place(node) for reader in readers):
-            found[node.key] = {reader.key: _joined(node, reader, graph) for reader in readers}
+            found[node.key] = {reader.key: prepended([node], reader, graph) for reader in readers}
     if not found:
         return graph
     names = {*accepted([made for each in found.values() for made in each.values()])}
@@ -65,28 +65,3 @@ def _multiplies(name: str, reader: Node) -> bool:
     if not find(product).takes_prologue or product.inputs.count(name) != 1 or product.inputs[0] != name:
         return False
     return all(name not in node.reads for node in behind)
-
-
-def _joined(node: Node, reader: Node, graph: Graph) -> Node:
-    """A normalisation and what reads it as one group."""
-    inputs = [*filter(None, node.inputs), *(name for name in reader.inputs if name != node.key)]
-    names = tuple(dict.fromkeys(filter(None, inputs)))
-    types = {name: graph.types[name] for name in (*names, *reader.outputs) if name}
-    if is_fused(reader):
-        body: Graph = reader.attributes["body"]
-    else:
-        results = tuple(Value(name, types[name]) for name in reader.outputs if name)
-        own = {name: types[name] for name in reader.outputs if name}
-        body = Graph((), results, (reader,), {}, own, name=reader.op)
-    made = replace(
-        body,
-        inputs=tuple(Value(name, types[name]) for name in names),
-        nodes=(node, *body.nodes),
-        types={**body.types, node.key: graph.types[node.key]},
-        name=f"{node.op}+{body.name}",
-    )
-    Graph.captures.know(made, ())  # all that is read outside is among its inputs
-    label = reader.name or reader.key
-    return Node(
-        "Fused", names, tuple(filter(None, reader.outputs)), {"body": made}, name=label, domain="vkml"
-    )
