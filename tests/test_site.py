@@ -197,6 +197,14 @@ def test_the_picture_of_models_is_that_of_the_figures() -> None:
         assert re.search(rf"^\| {model} \|.*\| {ratio:.2f} \| {graph:.2f} \|", page, re.MULTILINE), model
 
 
+def test_the_roofline_is_that_of_the_figures() -> None:
+    measured = DOCS / "data" / "kernels.json"
+    assert measured.exists() == drawing.ROOFLINE.exists(), "python tools/draw_speed.py draws it"
+    if measured.exists():
+        figures = drawing.roofline_figures(json.loads(measured.read_text(encoding="utf-8")))
+        assert drawing.carried_by(drawing.ROOFLINE) == figures, "python tools/draw_speed.py draws it anew"
+
+
 def test_a_picture_carries_its_figures_and_needs_its_table(tmp_path: Path) -> None:
     picture = tmp_path / "picture.png"
     body = b'Comment\0{"a": [1.5]}'
