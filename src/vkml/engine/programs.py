@@ -399,7 +399,7 @@ class VulkanBound(RecordedProgram):
         binding = self.bind(values, self._outside(feeds, targets))
         if binding.fetches:
             return None
-        arrays = tuple(array for array in feeds if not isinstance(array, DeviceArray))
+        own = tuple(array for array in feeds if is_holding and not isinstance(array, DeviceArray))
         views = tuple(
             view
             for view, array in zip(binding.input_views, feeds, strict=True)
@@ -417,7 +417,7 @@ class VulkanBound(RecordedProgram):
         keep = (tuple(feeds), tuple(targets)) if is_holding else ()
 
         def call(
-            arrays: Sequence[Array] = arrays, into: Sequence[Array | None] | None = None
+            arrays: Sequence[Array] = own, into: Sequence[Array | None] | None = None
         ) -> list[Array] | None:
             with turn.lock:
                 if turn.is_taken or self._is_closed or context.is_closed or not binding.is_recorded:

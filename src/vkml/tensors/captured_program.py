@@ -84,7 +84,8 @@ class CapturedProgram:
         """Arguments whose elements may not be negative, and what says so."""
         self._guards = seen.guards
         before_it = {id(tensor): tensor for tensor, _ in (*seen.read, *seen.written.values())}
-        leaves_seen = [tensor for at, tensor in before_it.items() if at not in {id(one) for one in given}]
+        are_given = {id(tensor) for tensor in given}
+        leaves_seen = [tensor for at, tensor in before_it.items() if at not in are_given]
         self._structures = [*seen.structures, Structure(seen.modules.values(), leaves_seen).holds]
         constants: frozenset[int] = frozenset()
         if freezes:
@@ -121,9 +122,10 @@ class CapturedProgram:
         updated = {self._program.outputs[at] for at in self._places[self._results :] if at is not None}
         self._fresh = [name for name in self._program.outputs if name not in updated]
         """What every run makes anew."""
-        only_read = {id(tensor): tensor for tensor, _ in seen.read if id(tensor) not in seen.written}
+        known = seen.written.keys() | are_given
+        only_read = {id(tensor): tensor for tensor, _ in seen.read if id(tensor) not in known}
         self._states = list(only_read.values())
-        """What is read and not written."""
+        """What is read and not written, but for arguments: those of the call that was captured would stay."""
         self._shortcut: _Shortcut | None = None
 
     def fits(self) -> bool:
