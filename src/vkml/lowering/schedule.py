@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from vkml.dataclasses import dataclass
 from vkml.ir.size import is_multiple, is_same
 from vkml.ir.types import contiguous_strides
 from vkml.kernels.views import Buffer, View
