@@ -22,6 +22,7 @@ from vkml.engine.runner import Runner
 from vkml.engine.weights import WeightStore
 from vkml.ir import Constant, Graph, Node, TensorType, Value, dtypes
 from vkml.ir.operator import REGISTRY
+from vkml.ir.size import Size
 from vkml.kernels import attention, attention_gradients
 from vkml.kernels.attention_variants import Variant
 from vkml.kernels.packed_weights import Fragment
@@ -431,3 +432,28 @@ def test_random_shapes(unit: Unit) -> None:
         if generator.random() < 0.5:
             problem.bias = normal(3, group * kv_heads, 1, keys)
         check(unit, problem, 1.3)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_open_sizes(unit: Unit, is_causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One plan for all, whose kernels take their sizes from push constants."""
+    force(unit)
+    emit, are_open = attention_gradients.emit, []
+
+    def noted(build: Any, asked: Any, *more: Any) -> None:
+        emit(build, asked, *more)
+        are_open.append(isinstance(asked.given.q.shape[2], Size))
+
+    monkeypatch.setattr(attention_gradients, "emit", noted)
+    attributes = {"causal_offset": 0} if is_causal else {}
+    problems = [
+        replace(operands(rows, rows, batch=(batch, 3)), attributes=attributes)
+        for batch, rows in ((2, 37), (1, 70), (3, 26), (2, 133))
+    ]
+    sizes = {name: ("batch", 3, "rows", 16) for name in ("q", "k", "v", "d_out")}
+    made = run(unit, problems[0].graph(sizes), *(problem.feed for problem in problems))
+    for found, problem in zip(made, problems, strict=True):
+        exact, rounded = problem.exact(), problem.exact(tf32)
+        for have, want, near in zip(found, exact, rounded, strict=True):
+            assert error(have, want) <= 1.25 * error(near, want)
+    assert any(are_open)

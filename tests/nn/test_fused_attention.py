@@ -15,7 +15,7 @@ from vkml import vulkan
 from vkml.engine import devices as device_registry
 from vkml.engine import plan
 from vkml.engine.cpu_bound import CpuBound
-from vkml.kernels import attention
+from vkml.kernels import attention, attention_gradients
 from vkml.kernels.attention_variants import Variant
 from vkml.nn import functional
 from vkml.passes.fuse import members
@@ -29,9 +29,10 @@ def forced(vulkan_device_name: str) -> Iterator[str]:
     fragment = device_registry.target_of(vulkan.find_device(vulkan_device_name, True), "high").fragment
     if fragment is None:
         pytest.skip("no fp16 matrix units on this device")
-    attention.forced = Variant(fragment, 16, fragment.m, fragment.k, 2)
+    variant = attention.forced = Variant(fragment, 16, fragment.m, fragment.k, 2)
+    attention_gradients.forced = variant, variant
     yield vulkan_device_name
-    attention.forced = None
+    attention.forced = attention_gradients.forced = None
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
