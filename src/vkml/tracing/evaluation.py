@@ -80,8 +80,8 @@ class Recorded:
                 for value in application.kept_outputs():
                     wanted[id(value)] = value
         for application in self.applications if held else ():
-            if not application.operator.gradient_outputs:
-                continue
+            if not application.operator.gradient_outputs or application.device is None:
+                continue  # the CPU's gradients go by steps, which read nothing that is kept
             first, *others = map(application.known_output, range(len(application.types)))
             if first is not None and id(first) in wanted:
                 # What gradients read would else take all of it to be computed once more.
