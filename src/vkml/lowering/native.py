@@ -93,7 +93,8 @@ def compile_native(
         except (CannotLower, TooOpen, struct.error) as reason:
             maker = next(at for at, node in enumerate(nodes) if name in node.outputs)
             raise Refused(maker, str(reason)) from reason
-    levels = schedule(build.launches)
+    # A level costs little here; launches beside each other keep alive what both read.
+    levels = schedule(build.launches, tells_columns=False)
     return NativeStep(
         levels,
         build,

@@ -29,9 +29,17 @@ _Range = tuple[_Place, int, int]
 """A place, the first byte touched in it and one past the last."""
 MOST_COLUMNS = 64
 """Columns of a buffer that are told apart: what touches all of it asks for each."""
+MOST_BYTES = 1 << 16
+"""Of each buffer that launches touch for whose sake columns are told apart. Those of larger ones take longer
+than a level costs, and beside each other they would keep alive what they read."""
 
 
-def schedule(dispatches: Sequence[D], over: Mapping[Buffer, Buffer] | None = None) -> list[list[D]]:
+def schedule(
+    dispatches: Sequence[D],
+    over: Mapping[Buffer, Buffer] | None = None,
+    *,
+    tells_columns: bool = True,
+) -> list[list[D]]:
     """The dispatches, each in the earliest level its true dependencies allow.
 
     A barrier costs 1.7 µs on an H200, a dispatch without one 0.17 µs, so fewer levels is the aim.
@@ -39,9 +47,10 @@ def schedule(dispatches: Sequence[D], over: Mapping[Buffer, Buffer] | None = Non
     Args:
         dispatches: in an order in which they can run.
         over: buffers that will lie where other ones do, with those.
+        tells_columns: whether launches that write other columns of the same rows may be beside each other.
     """
     over = over or {}
-    columns = _columns([view for dispatch in dispatches for view in dispatch.writes], over)
+    columns = _columns(dispatches, over) if tells_columns else {}
     accesses = [
         (_ranges(dispatch.reads, over, columns), _ranges(dispatch.writes, over, columns))
         for dispatch in dispatches
@@ -95,14 +104,21 @@ class _Columns:
         return range(bisect_right(self.bounds, span[0]) - 1, bisect_left(self.bounds, span[1]))
 
 
-def _columns(writes: Sequence[View], over: Mapping[Buffer, Buffer]) -> dict[Buffer, _Columns]:
-    """The buffers whose columns are written one by one."""
+def _columns(dispatches: Sequence[Access], over: Mapping[Buffer, Buffer]) -> dict[Buffer, _Columns]:
+    """The buffers whose columns are written one by one, by launches of little memory."""
     written: dict[Buffer, list[View]] = {}
-    for view in writes:
-        written.setdefault(over.get(view.buffer, view.buffer), []).append(view)
+    large: set[Buffer] = set()
+    for dispatch in dispatches:
+        is_small = all(map(_is_small, (*dispatch.reads, *dispatch.writes)))
+        for view in dispatch.writes:
+            buffer = over.get(view.buffer, view.buffer)
+            written.setdefault(buffer, []).append(view)
+            if not is_small:
+                large.add(buffer)
     found: dict[Buffer, _Columns] = {}
     for buffer, each in written.items():
-        views = [view for view in each if _is_strided(view)] if len(each) > 1 else []
+        is_apart = len(each) > 1 and buffer not in large
+        views = [view for view in each if _is_strided(view)] if is_apart else []
         if len(views) < 2:
             continue
         steps = {stride * views[0].itemsize for stride in views[0].strides if type(stride) is int}
@@ -113,6 +129,10 @@ def _columns(writes: Sequence[View], over: Mapping[Buffer, Buffer]) -> dict[Buff
                 found[buffer] = _Columns(period, tuple(sorted(bounds)))
                 break
     return found
+
+
+def _is_small(view: View) -> bool:
+    return type(view.buffer.bytes) is int and view.buffer.bytes <= MOST_BYTES
 
 
 def _is_strided(view: View) -> bool:
