@@ -177,7 +177,9 @@ def test_every_candidate_of_tiles_and_windows_is_right(
     clock = poison(monkeypatch, lambda label: False)
     session_of(model, lavapipe, tune="full").close()
     labels = list(dict.fromkeys(clock.calls))
-    assert len(labels) >= 4 and any("K ranges" in label for label in labels)
+    assert len(labels) >= 4
+    # A GPU's own processors count, and units leave little to share out.
+    assert not find_device(lavapipe, True).is_software or any("K ranges" in label for label in labels)
     for number, liked in enumerate(labels):
         monkeypatch.setenv("VKML_CACHE_DIR", str(tmp_path / str(number)))
         poison(monkeypatch, liked.__eq__)

@@ -167,8 +167,12 @@ def test_rows_that_are_many_or_long_are_made_once(vulkan_device_name: str) -> No
         close(found, layer.rows() @ weights, 1e-5)
 
 
-def test_products_of_many_workgroups_leave_it_to_one_launch(vulkan_device_name: str) -> None:
+def test_products_of_many_workgroups_leave_it_to_one_launch(
+    vulkan_device_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than any device has at once."""
     row_prologue.everywhere = False
+    monkeypatch.setattr(row_prologue, "RESIDENT_GROUPS", 0)
     layer = Layer("RMSNormalization", normal(1, 1, 64))
     weights = normal(4, 64, 6000)
     [found], launches = layer.run(vulkan_device_name, layer.product(weights))
