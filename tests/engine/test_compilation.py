@@ -134,5 +134,7 @@ def test_a_source_that_does_not_compile_ends_it(busy: list[int], monkeypatch: py
     monkeypatch.setattr(compilation, "compile_kernel", compile_)
     with pytest.raises(CompileError, match="of that length"):
         compile_kernels(cast(Device, driver), wanted, [])
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith(("vkml-c", "vkml-s"))]
+    assert not [
+        thread for thread in threading.enumerate() if thread.name.startswith(("vkml-compile", "vkml-spirv"))
+    ]
     assert not {"7+0", "7+1"} & set(driver.made)
