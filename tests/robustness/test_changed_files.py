@@ -90,7 +90,7 @@ def test_a_file_that_changes_while_it_is_read(tmp_path: Path) -> None:
     done = run_python(
         f"""
         from pathlib import Path
-        import vkml, vkml.engine.session as engine
+        import vkml, vkml.engine.prepare as engine
         from tests.robustness import rewriting
         path = Path({str(tmp_path)!r}) / "model.onnx"
         prepare = engine.prepare
