@@ -324,6 +324,13 @@ def _all() -> Iterator[Case]:
         "matmul", "constant weights, precision high", _weighted("MatMul", (70, 512), (512, 136)), *high
     )
     yield case("matmul", "two operands, precision high", _simple("MatMul", (380, 510), (510, 770)), *high)
+    yield case(
+        "matmul",
+        "two operands, fp16, precision high",
+        _simple("MatMul", (380, 510), (510, 770), **f16),
+        FLOAT16_TOLERANCE,
+        "high",
+    )
     yield case("matmul", "large tiles", _simple("MatMul", (1030, 250), (250, 1030)))
     yield case("matmul", "ranges of K", _simple("MatMul", (380, 510), (510, 770)))
     yield case("attention", "two heads", _attention(2, 3, 19, 16))

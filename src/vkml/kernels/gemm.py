@@ -268,6 +268,36 @@ def _widths(tile: Tile | byte_units.Tile, a: Operand, b: Operand, threads: int) 
     return a.width_for(tile.m * tile.k, threads), b.width_for(tile.n * tile.k, threads)
 
 
+def emit_finish(
+    build: VulkanBuilder,
+    writer: KernelWriter,
+    product: Product,
+    splits: int,
+    outputs: list[View],
+    epilogue: Epilogue | None,
+) -> View | None:
+    """Adds ``void finish(int batch, int split, int m, int n, float4 x)``: it stores four neighbours.
+
+    Returns:
+        Where the sums of ranges of K go, for `add_partials`; None where there is one range, whose results
+        go through the epilogue.
+    """
+    partials = None
+    if splits > 1:
+        partials = build.scratch(
+            TensorType(product.accumulator, (splits, product.batch, product.m, product.n))
+        )
+        parts = partials.reshape((splits * product.batch, product.m, product.n))
+        assert parts is not None
+        emit_vector_store(writer, parts.shape, [parts], None)
+        text = f"store4(split * {writer.constant(product.batch, 'BATCH')} + batch, m, n, x);"
+    else:
+        emit_vector_store(writer, product.space, outputs, epilogue)
+        text = f"store4({product.coordinates}, x);"
+    writer.text(f"void finish(int batch, int split, int m, int n, float4 x) {{ {text} }}")
+    return partials
+
+
 def add_partials(
     build: VulkanBuilder,
     product: Product,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vkml.ir.wording import counted
-from vkml.kernels import gemm, gemv, matrix_units, sliced, split_product
+from vkml.kernels import gemm, gemv, half_product, matrix_units, sliced, split_product
 from vkml.kernels.candidates import Candidate, described
 from vkml.kernels.gemm import CYCLES, LAUNCH, Product
 from vkml.kernels.unit_tiles import Choice
@@ -52,6 +52,10 @@ def _candidates(build: VulkanBuilder, product: Product, a: View, b: View) -> Ite
     shape = None if not why else sliced.choose(target, product)
     if shape is not None:
         yield _in_slices(build, product, a, b, shape)
+    elif (halves := half_product.choose(target, product, a, b)) and halves.cycles < gemm.cycles(
+        target, product
+    ):
+        yield _of_halves(build, product, a, b, halves)
     elif why:
         split = split_product.choose(target, product)
         if split is not None and split.cycles < gemm.cycles(target, product):
@@ -60,6 +64,8 @@ def _candidates(build: VulkanBuilder, product: Product, a: View, b: View) -> Ite
     if target.fragment is not None and not matrix_units.refusal(build, product, a, b, is_rule=False):
         for choice in matrix_units.choices(target, target.fragment, product):
             yield _on_units(build, product, a, b, choice)
+    for units in half_product.choices(target, product, a, b):
+        yield _of_halves(build, product, a, b, units)
     for pieces in split_product.choices(target, product):
         yield _in_pieces(build, product, a, b, pieces)
     for other in sliced.shapes(target, product):
@@ -84,6 +90,17 @@ def _in_pieces(
         f"{choice.tile.label()}, {counted(choice.splits, 'K range')}",
         LAUNCH + choice.cycles / CYCLES,
         functools.partial(split_product.launch, build, product, a, b, choice),
+        choice.tile.label(),
+    )
+
+
+def _of_halves(
+    build: VulkanBuilder, product: Product, a: View, b: View, choice: Choice[half_product.Tile]
+) -> Candidate:
+    return Candidate(
+        f"{choice.tile.label()}, {counted(choice.splits, 'K range')}",
+        LAUNCH + choice.cycles / CYCLES,
+        functools.partial(half_product.launch, build, product, a, b, choice),
         choice.tile.label(),
     )
 

@@ -6,13 +6,12 @@ import math
 from typing import TYPE_CHECKING
 
 from vkml.dataclasses import dataclass
-from vkml.ir import TensorType, dtypes
+from vkml.ir import dtypes
 from vkml.ir.size import Size
 from vkml.ir.wording import counted
-from vkml.kernels.gemm import CYCLES, LAUNCH, Product, add_partials, matrix_operand
+from vkml.kernels.gemm import CYCLES, LAUNCH, Product, add_partials, emit_finish, matrix_operand
 from vkml.kernels.matrix_units import LEAST_FRAGMENT, LONGEST_SUM
 from vkml.kernels.packed_weights import MATRIX_UNIT_NEEDS, Fragment
-from vkml.kernels.pointwise import emit_vector_store
 from vkml.kernels.split_rows import BLOCK, SLACK
 from vkml.kernels.unit_tiles import RANGES, Choice, UnitTile, cheapest, estimates, in_waves, resident_groups
 from vkml.kernels.views import View
@@ -150,17 +149,7 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
     )
     writer.text(matrix_operand(a, "a", a.strides[2], a.strides[1]).declare(writer, 1))
     writer.text(matrix_operand(b, "b", b.strides[1], b.strides[2]).declare(writer, 1))
-    partials = None
-    if splits > 1:
-        partials = build.scratch(TensorType(dtypes.FLOAT32, (splits, batch, m, n)))
-        parts = partials.reshape((splits * batch, m, n))
-        assert parts is not None
-        emit_vector_store(writer, parts.shape, [parts], None)
-        text = f"store4(split * {writer.constant(batch, 'BATCH')} + batch, m, n, x);"
-    else:
-        emit_vector_store(writer, product.space, outputs, epilogue)
-        text = f"store4({product.coordinates}, x);"
-    writer.text(f"void finish(int batch, int split, int m, int n, float4 x) {{ {text} }}")
+    partials = emit_finish(build, writer, product, splits, outputs, epilogue)
     writer.need(*MATRIX_UNIT_NEEDS)
     writer.text("".join(map(template, ("scales", "split_common", "split_product", "exact_results"))))
     build.emit(

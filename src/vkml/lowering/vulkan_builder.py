@@ -24,6 +24,7 @@ from vkml.kernels import (
     decode_attention,
     gather,
     gemm,
+    half_product,
     index,
     matmul,
     matrix_units,
@@ -62,10 +63,12 @@ from vkml.lowering.trials import Trials
 def _forced() -> Hashable:
     """What tests and tuning runs force, by which the same nodes become other launches."""
     templates = (
-        attention, attention_gradients, bfloat16_units, byte_units, decode_attention, gemm, matrix_units,
-        recurrent, sliced,
+        attention, attention_gradients, bfloat16_units, byte_units, decode_attention, gemm, half_product,
+        matrix_units, recurrent, sliced,
     )  # fmt: skip
-    others = matrix_units.finds_own_scales, split_product.forced, row_prologue.everywhere
+    others = (
+        matrix_units.finds_own_scales, half_product.offered, split_product.forced, row_prologue.everywhere,
+    )  # fmt: skip
     return *others, *(template.forced for template in templates)
 
 

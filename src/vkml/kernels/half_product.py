@@ -1,0 +1,216 @@
+"""Products of float16 or bfloat16 on matrix units, of operands as they lie in memory: tiles and launches."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from vkml.dataclasses import dataclass
+from vkml.ir import dtypes
+from vkml.ir.size import Size
+from vkml.ir.wording import counted
+from vkml.kernels import bfloat16_units
+from vkml.kernels.gemm import Product, add_partials, emit_finish
+from vkml.kernels.matrix_units import LEAST_FRAGMENT, LONGEST_SUM
+from vkml.kernels.packed_weights import MATRIX_UNIT_NEEDS, Fragment, boolean
+from vkml.kernels.unit_tiles import RANGES, Choice, UnitTile, cheapest, estimates, in_waves, resident_groups
+from vkml.kernels.views import View
+from vkml.kernels.writer import KernelWriter, template
+
+if TYPE_CHECKING:
+    from vkml.lowering.target import Target
+    from vkml.lowering.vulkan_builder import VulkanBuilder
+
+WORD = 8
+"""Elements of 16 bytes, which a load fetches."""
+MOST_ELEMENTS = 1 << 31
+"""Of an operand: the kernel counts them in 32 bits."""
+STORE = 0.4
+"""Cycles that a multiprocessor takes to store a result."""
+PROMOTED = 128
+"""Steps of k after which sums leave the unit at precision "highest": see split_product.py."""
+
+
+@dataclass(frozen=True)
+class Tile(UnitTile):
+    """One of products of halves, and what the rule knows of it."""
+
+    promoted: int
+    """Blocks of k after which sums leave the unit, which truncates as it adds; 0: at the end."""
+    rate: float
+    """Multiply-adds that a multiprocessor does in a cycle when it holds all workgroups that fit."""
+    alone: float
+    """The share of that with one workgroup."""
+
+    def shared_bytes(self, fragment: Fragment) -> int:
+        """As half_product.slang counts them, whichever way lines run that take more."""
+
+        def lines(size: int) -> int:
+            return max(size * (self.k // WORD + 1), self.k * (size // WORD + 1))
+
+        results = self.subgroups * fragment.m * (self.sub_n + 4) // 4
+        return 16 * max(lines(self.m) + lines(self.n), results)
+
+    def fits(self, fragment: Fragment, target: Target) -> bool:
+        """Whether the kernel's loops come out even with this fragment, and the device has room."""
+        threads = self.threads(fragment)
+        return (
+            self.comes_out_even(fragment, fragment.k, WORD, target)
+            and all(size % WORD == 0 for size in (fragment.m, fragment.n, fragment.k))
+            and all(threads % (size // WORD) == 0 for size in (self.m, self.n, self.k))
+            and fragment.lanes % (self.sub_n // 4) == 0
+            and self.shared_bytes(fragment) <= target.shared_bytes
+        )
+
+    def label(self) -> str:
+        size = f"{self.m}x{self.n}x{self.k}"
+        sums = f", sums of {self.promoted * self.k}" if self.promoted else ""
+        return f"matrix units, halves, {size} tile, {self.sub_m}x{self.sub_n} a subgroup{sums}"
+
+
+TILES = (
+    Tile(128, 128, 32, 64, 64, 0, 690, 0.6),
+    Tile(128, 64, 32, 64, 32, 0, 500, 0.6),
+    Tile(64, 64, 32, 32, 32, 0, 380, 0.6),
+    Tile(128, 128, 64, 64, 64, 0, 640, 1.0),
+    Tile(64, 64, 64, 32, 32, 0, 380, 0.6),
+    Tile(128, 64, 32, 64, 32, PROMOTED // 32, 440, 0.6),
+    Tile(64, 64, 32, 32, 32, PROMOTED // 32, 340, 0.6),
+)
+"""Rates are those of the tiles of split_product.py with one piece, estimates where it has none such."""
+
+offered = False
+"""Whether `choose` offers them: they have not been timed on a GPU yet, where measurement may pick them."""
+
+forced: tuple[Tile, int] | None = None
+"""For tests and tuning runs: the tile and ranges of K of every product that can be computed so at all."""
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """How the kernel reads an operand (batch, rows, k)."""
+
+    is_along_k: bool
+    is_aligned: bool
+    """Whether each line begins at a multiple of 16 bytes."""
+    batch: int
+    """Elements from one batch to the next,"""
+    line: int
+    """and from one line."""
+
+    def define(self, writer: KernelWriter, view: View, letter: str) -> str:
+        """The names that the kernel reads it by."""
+        for name, value in (("BATCH", self.batch), ("LINE", self.line), ("BEFORE", view.offset % WORD)):
+            writer.constant(value, f"{letter}_{name}")
+        names = {
+            "POINTER": writer.read(view),
+            "ALONG_K": int(self.is_along_k),
+            "IS_ALIGNED": boolean(self.is_aligned),
+        }
+        return "\n".join(f"#define {letter}_{name} {value}" for name, value in names.items())
+
+
+def _lines(view: View) -> _Lines | None:
+    """How (batch, rows, k) lies; None where its lines are not what the kernel reads."""
+    batch, row, k = view.strides
+    numbers = (*view.shape, *view.strides, view.offset)
+    if any(isinstance(number, Size) for number in numbers) or view.is_reversed or 1 not in (row, k):
+        return None
+    if view.byte_range[1] // view.itemsize > MOST_ELEMENTS:
+        return None
+    line = row if k == 1 else k
+    is_aligned = all(number % WORD == 0 for number in (batch, line, view.offset))
+    return _Lines(k == 1, is_aligned, batch, line)
+
+
+def _fragment(target: Target, a: View, b: View) -> Fragment | None:
+    """Of the unit that multiplies both operands as they are."""
+    if a.dtype != b.dtype:
+        return None
+    fragment, needs = {
+        dtypes.FLOAT16: (target.fragment, MATRIX_UNIT_NEEDS),
+        dtypes.BFLOAT16: (target.bfloat16_fragment, bfloat16_units.NEEDS),
+    }.get(a.dtype, (None, ()))
+    return None if set(needs) - target.capabilities else fragment
+
+
+def choose(target: Target, product: Product, a: View, b: View) -> Choice[Tile] | None:
+    """The tile and number of ranges of K with the least estimated time; None where these are not offered."""
+    return cheapest(choices(target, product, a, b)) if offered or forced is not None else None
+
+
+def choices(target: Target, product: Product, a: View, b: View) -> list[Choice[Tile]]:
+    """All tiles and numbers of ranges of K that there are for a product.
+
+    Args:
+        target: the device.
+        product: its sizes.
+        a: (batch, m, k).
+        b: (batch, k, n).
+    """
+    fragment = _fragment(target, a, b)
+    if fragment is None or product.k == 0:
+        return []
+    if _lines(a) is None or _lines(b.transpose((0, 2, 1))) is None:
+        return []
+    if forced is not None:
+        return [Choice(*forced, 0.0)] if forced[0].fits(fragment, target) else []
+    sizes = zip((fragment.m, fragment.n, fragment.k), LEAST_FRAGMENT, strict=True)
+    if any(size < least for size, least in sizes):
+        return []
+    tiles = [
+        tile for tile in TILES if (tile.promoted > 0) == target.strict_fp32 and tile.fits(fragment, target)
+    ]
+
+    def cycles(tile: Tile, groups: int, k: int) -> float:
+        if not tile.promoted and k > LONGEST_SUM:
+            return math.inf
+        resident = resident_groups(tile.threads(fragment), tile.shared_bytes(fragment))
+        work = resident * tile.m * tile.n * (k / tile.rate + STORE)
+        return in_waves(target, groups, resident, work, tile.alone)
+
+    return estimates(target, product, tiles, RANGES, 128, cycles)
+
+
+def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Choice[Tile]) -> list[View]:
+    """Emits the product with the epilogue on offer; returns the views of its results."""
+    columns = b.transpose((0, 2, 1))
+    lines = _lines(a), _lines(columns)
+    fragment = _fragment(build.target, a, b)
+    assert fragment is not None and lines[0] is not None and lines[1] is not None
+    tile = choice.tile
+    batch, m, n, k = product.batch, product.m, product.n, product.k
+    epilogue, outputs = build.take_epilogue(product.result)
+    blocks = -(-k // tile.k)
+    share = -(-blocks // choice.splits)
+    splits = -(-blocks // share)
+    writer = build.writer()
+    for name, value in (("M", m), ("N", n), ("K", k), ("SPLITS", splits), ("BLOCKS_A_SPLIT", share)):
+        writer.constant(value, name)
+    numbers = {**tile.numbers(fragment), "TILE_M": tile.m, "TILE_N": tile.n, "BLOCK": tile.k}
+    writer.text(
+        "\n".join(
+            [
+                *(f"static const int {name} = {value};" for name, value in numbers.items()),
+                f"#define PROMOTED {tile.promoted}",
+                f"typealias Element = {'BFloat16' if fragment.element == 'bfloat16' else 'half'};",
+                lines[0].define(writer, a, "A"),
+                lines[1].define(writer, columns, "B"),
+            ]
+        )
+    )
+    partials = emit_finish(build, writer, product, splits, outputs, epilogue)
+    writer.need(*(bfloat16_units.NEEDS if fragment.element == "bfloat16" else MATRIX_UNIT_NEEDS))
+    writer.text(template("half_product"))
+    build.emit(
+        writer.finish(
+            product.label,
+            (-(-n // tile.n), -(-m // tile.m), batch * splits),
+            variant=f"{tile.label()}, {counted(splits, 'K range')}",
+            reason=f"batch {batch}, M {m}, N {n}, K {k}",
+            subgroup_size=fragment.lanes,
+        )
+    )
+    if partials is not None:
+        add_partials(build, product, partials, splits, outputs, epilogue)
+    return outputs
