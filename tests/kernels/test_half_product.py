@@ -27,6 +27,7 @@ from vkml.kernels.spec import Dispatch
 from vkml.kernels.views import Buffer, BufferKind, View, contiguous
 from vkml.lowering.kept import forget_lowerings
 from vkml.lowering.target import Target
+from vkml.lowering.trials import Trials
 from vkml.lowering.vulkan_builder import VulkanBuilder
 from vkml.onnx import save_graph
 
@@ -168,9 +169,15 @@ def test_an_epilogue_with_a_residual(tile: Tile, vulkan_device_name: str) -> Non
     np.testing.assert_allclose(found.astype(np.float64), exact, rtol=2.0**-10, atol=2.0**-9)
 
 
-def test_one_matrix_by_many(tile: Tile, vulkan_device_name: str) -> None:
-    """A batch whose matrices are one in memory, on the left as on the right."""
-    for left, right in (((18, 40), (4, 40, 24)), ((4, 18, 43), (43, 21))):
+def test_batches(tile: Tile, vulkan_device_name: str) -> None:
+    """Each with matrices of its own, at multiples of 16 bytes and anywhere; one for all, on either side."""
+    shapes = (
+        ((18, 40), (4, 40, 24)),
+        ((4, 18, 43), (43, 21)),
+        ((3, 18, 40), (3, 40, 24)),
+        ((3, 17, 43), (3, 43, 21)),
+    )
+    for left, right in shapes:
         feed = {"a": halves(1, *left), "b": halves(2, *right)}
         sketch = Sketch("product")
         values = (sketch.input(name, array.shape, dtypes.FLOAT16) for name, array in feed.items())
@@ -271,6 +278,20 @@ def test_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
         (replace(GPU, fragment=Fragment(8, 8, 8, 8)), half, half),
     ):
         assert not is_of_halves(target, a, b), (a, b)
+
+
+def test_measurement_may_pick_them() -> None:
+    """Candidates beside the rule's choice before they are offered, at the precision that is wanted."""
+    for is_strict in (False, True):
+        forget_lowerings()
+        trials = Trials()
+        build = VulkanBuilder(replace(GPU, strict_fp32=is_strict), trials)
+        with build.step(TensorType(dtypes.FLOAT16, (1, 1024, 1024))):
+            build.matmul(view(dtypes.FLOAT16, 1, 1024, 1024), view(dtypes.FLOAT16, 1, 1024, 1024))
+        [found] = trials.found.values()
+        halves_of = [trial.label for trial in found if "halves" in trial.label]
+        assert halves_of and "halves" not in found[0].label
+        assert all(("sums of" in label) == is_strict for label in halves_of)
 
 
 def test_sums_are_no_longer_than_units_add_well() -> None:

@@ -118,7 +118,7 @@ def _lines(view: View) -> _Lines | None:
         return None
     if view.byte_range[1] // view.itemsize > MOST_ELEMENTS:
         return None
-    line = row if k == 1 else k
+    batch, line = batch if view.shape[0] > 1 else 0, row if k == 1 else k
     is_aligned = all(number % WORD == 0 for number in (batch, line, view.offset))
     return _Lines(k == 1, is_aligned, batch, line)
 
