@@ -351,3 +351,36 @@ def test_parameters_stay_where_they_are(vulkan_device_name: str) -> None:
         gc.collect()
         places.add(weight.value.data.address)  # type: ignore[union-attr]
     assert len(places) <= 4, places
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_sizes_that_are_returned_are_those_of_each_call(
+    captured: list[CapturedProgram], dynamic: bool | None
+) -> None:
+    """As numbers, also those that are computed of sizes, between tensors and in nested results."""
+
+    @vkml.jit(dynamic=dynamic)
+    def act(x: Tensor, y: Tensor) -> Any:
+        rows = x.shape[0]
+        return rows, {"sum": x.sum() + y.sum(), "of both": [rows * 2 + y.shape[0], (x.numel(), 4)]}, x.shape
+
+    for rows, others in ((3, 5), (3, 5), (4, 5), (5, 6), (7, 9), (9, 7), (8, 3), (3, 5)):
+        x, y = normal(rows, 4), normal(others)
+        found = act(vkml.tensor(x), vkml.tensor(y))
+        agree(found[1].pop("sum").numpy(), x.sum() + y.sum())
+        assert repr(found) == repr(
+            (rows, {"of both": [rows * 2 + others, (rows * 4, 4)]}, vkml.Size((rows, 4)))
+        )
+    assert any(map(is_open, captured))
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_an_axis_of_size_0_beside_open_ones(captured: list[CapturedProgram], dynamic: bool | None) -> None:
+    """In a shape that is computed, 0 is a size as others are."""
+    act = vkml.jit(
+        lambda x: (x.unsqueeze(0), vkml.stack([x, x]), x.reshape(2, 0, x.shape[1])), dynamic=dynamic
+    )
+    for columns in (4, 4, 5, 6, 7, 4):
+        shapes = [tuple(made.shape) for made in act(vkml.ones(0, columns))]
+        assert shapes == [(1, 0, columns), (2, 0, columns), (2, 0, columns)]
+    assert any(map(is_open, captured))

@@ -30,7 +30,8 @@ def with_stated_sizes(graph: Graph) -> Graph:
             for at, name in enumerate(node.inputs)
         ]
         attributes = node.attributes
-        if node.op == "Reshape" and inputs[1] != node.inputs[1]:
+        # A constant in the place of an open one is the short form, in which 0 copies; else 0 is a size.
+        if node.op == "Reshape" and inputs[1] != node.inputs[1] and inputs[1] in writer.constants:
             attributes = {**attributes, "allowzero": 0}
         writer.nodes.append(replace(node, inputs=tuple(inputs), attributes=attributes))
     made = writer.finish()

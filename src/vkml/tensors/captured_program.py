@@ -11,6 +11,8 @@ import numpy as np
 
 from vkml.engine.device_array import DeviceArray, Place
 from vkml.engine.programs import Prepared
+from vkml.ir.size import Size, Symbol, binder
+from vkml.ir.size_relations import symbols_in
 from vkml.tensors.backward import compute
 from vkml.tensors.capture import Capture, CapturedNumber, capture
 from vkml.tensors.index_checks import refuse_negative
@@ -23,7 +25,7 @@ from vkml.tracing.value import tensor_type
 
 _NOTHING = Tensor(value_of(np.zeros(())))
 """Stands for tensors in the form of what a function returns."""
-_LEAVES = Tensor, np.ndarray
+_LEAVES = Tensor, np.ndarray, Size
 _SEQUENCES = list, tuple
 _Feed = Callable[[Sequence[Tensor]], Any]
 """Where the elements of an input are, of the arguments of a run."""
@@ -53,17 +55,20 @@ class CapturedProgram:
         with capture() as seen:
             try:
                 made = function(*filled(arguments, left), **filled(named, left))
-                results: list[Tensor] = []
+                ends: list[Any] = []
                 for end in seen.endings.values():
                     end()
-                flattened(made, results)
+                flattened(made, ends)
+                results: list[Tensor] = [end for end in ends if not isinstance(end, Size)]
                 self._written = [tensor for tensor, _ in seen.written.values()]
                 targets = [tensor.value for tensor in (*results, *self._written)]
             finally:
                 seen.restore()
         # Not the tensors of the capture, with which all that was recorded would stay.
-        self._structure = filled(made, [_NOTHING] * len(results))
+        self._structure = filled(made, [_NOTHING] * len(ends))
+        self._sizes = _ReturnedSizes(ends, shapes)
         del made
+        ends.clear()
         self._results = len(results)
         returned = {id(result) for result in results}
         results.clear()  # what only they are views of is nobody's
@@ -192,7 +197,7 @@ class CapturedProgram:
                 assert feed is not None
                 data = _own(feed(values))
             found.append(Tensor(value_of(data, self._devices[at])))
-        return filled(self._structure, found)
+        return filled(self._structure, self._sizes.among(found, values))
 
     def _short_way(self, feeds: Sequence[Any], made: Mapping[str, Any]) -> _Shortcut | None:
         """The way of later runs, where all that is written lies on one device and only arguments vary."""
@@ -247,6 +252,41 @@ class CapturedProgram:
             if place is not None and isinstance(there, DeviceArray) and is_alone:
                 places[self._program.outputs[place]] = there
         return places
+
+
+class _ReturnedSizes:
+    """Open sizes that a function returns beside tensors, as numbers of a run.
+
+    Args:
+        ends: what it returned, tensors and open sizes.
+        shapes: of its arguments.
+    """
+
+    def __init__(self, ends: Sequence[Any], shapes: Sequence[Sequence[int]]) -> None:
+        sizes = {at: end for at, end in enumerate(ends) if isinstance(end, Size)}
+        self._places = list(sizes)
+        if not sizes:
+            return
+        sources: dict[Symbol, tuple[int, int]] = {}
+        for leaf, dims in enumerate(shapes):
+            for axis, size in enumerate(dims):
+                if isinstance(size, Size):
+                    sources.setdefault(*symbols_in(size.terms), (leaf, axis))
+        self._sources = list(sources.values())
+        self._numbers = binder(sizes.values(), list(sources))
+
+    def among(self, results: list[Any], values: Sequence[Tensor]) -> list[Any]:
+        """The tensors of a run, with the sizes in their places.
+
+        Args:
+            results: the tensors.
+            values: the arguments of the run.
+        """
+        if self._places:
+            numbers = self._numbers(*[values[leaf].shape[axis] for leaf, axis in self._sources])
+            for at, number in zip(self._places, numbers, strict=True):
+                results.insert(at, number)
+        return results
 
 
 class _Frozen:
@@ -433,7 +473,7 @@ def _is_small(value: Traced) -> bool:
 
 
 def flattened(value: Any, leaves: list[Any]) -> Hashable:
-    """What nested lists, tuples and mappings look like; tensors and arrays go to `leaves`."""
+    """What nested lists, tuples and mappings look like; tensors, arrays and open sizes go to `leaves`."""
     if isinstance(value, _LEAVES):
         leaves.append(value)
         return Tensor
@@ -445,7 +485,7 @@ def flattened(value: Any, leaves: list[Any]) -> Hashable:
 
 
 def filled(value: Any, leaves: list[Any]) -> Any:
-    """The same with other tensors, which are taken from the front of `leaves`."""
+    """The same with other leaves, which are taken from the front of `leaves`."""
     if isinstance(value, _LEAVES):
         return leaves.pop(0)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
