@@ -384,3 +384,40 @@ def test_an_axis_of_size_0_beside_open_ones(captured: list[CapturedProgram], dyn
         shapes = [tuple(made.shape) for made in act(vkml.ones(0, columns))]
         assert shapes == [(1, 0, columns), (2, 0, columns), (2, 0, columns)]
     assert any(map(is_open, captured))
+
+
+DIGITS = {3: 30.0, 4: 40.0}
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda x: x * DIGITS.get(x.shape[0], 1.0),
+        lambda x: x * len({x.shape[0], 4, 5}),
+        lambda x: x * float(f"{x.shape[0]}"),
+        lambda x: x * len(str(tuple(x.shape))),
+        lambda x: {x.shape[0]: x},
+    ],
+    ids=["key of a dict", "element of a set", "text", "text of a shape", "key of a result"],
+)
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_sizes_that_are_looked_up_or_written_are_numbers(
+    act: Callable[[Tensor], Any], dynamic: bool | None
+) -> None:
+    step = vkml.jit(act, dynamic=dynamic)
+    for size in LENGTHS:
+        x = normal(size, 4)
+        found, wanted = step(vkml.tensor(x)), act(vkml.tensor(x))
+        if isinstance(wanted, dict):
+            assert list(found) == list(wanted)
+            [found], [wanted] = found.values(), wanted.values()
+        agree(found.numpy(), wanted.numpy())
+
+
+def test_what_decides_types_is_decided_by_each_capture() -> None:
+    """Types that were inferred for one capture say nothing of another's sizes."""
+    for lengths in ((9, 10, 11, 12), (3, 4, 2, 9, 5), (16, 3, 8, 2)):
+        step = vkml.jit(lambda x: x[:5] * x[:5].shape[0])
+        for size in lengths:
+            x = normal(size, 4)
+            agree(step(vkml.tensor(x)).numpy(), x[:5] * len(x[:5]))

@@ -63,6 +63,8 @@ class Sizes:
     """Guards: whether an expression is above 0."""
     is_zero: dict[Terms, bool] = field(default_factory=dict)
     """Guards: whether an expression is 0."""
+    is_programs: bool = False
+    """Whether a program is at work that does not know of them: see `in_program`."""
 
     def symbol(self, name: str, example: int, least: int = 2) -> Size:
         """A size that is open.
@@ -135,6 +137,19 @@ def is_deciding() -> bool:
     return _deciding.get(None) is not None
 
 
+@contextmanager
+def in_program() -> Iterator[None]:
+    """Inside, a program is at work that takes sizes, which may be open, for numbers."""
+    sizes = _deciding.get(None)
+    if sizes is not None:
+        sizes.is_programs = True
+    try:
+        yield
+    finally:
+        if sizes is not None:
+            sizes.is_programs = False
+
+
 def examples() -> Mapping[Symbol, int]:
     """The examples of the sizes that are open here."""
     return _sizes().examples
@@ -150,7 +165,9 @@ def _sizes() -> Sizes:
 class Size:
     """An integer expression of symbols. Never a plain number: operations that come out give an int.
 
-    Equal expressions are equal, and hash alike. To compare with anything else may add a guard.
+    Equal expressions are equal, and hash alike. To compare with anything else may add a guard. A program that
+    takes one for a number (`in_program`) has that number where it writes it into a text, for which alone the
+    plan then holds; no dict of numbers would find it, so that it cannot be looked up there.
     """
 
     __slots__ = ("_hash", "terms")
@@ -259,6 +276,8 @@ class Size:
         return self.terms == theirs or self._test_zero(_sum(self.terms, _scaled(theirs, -1)))
 
     def __hash__(self) -> int:
+        if _is_in_program():
+            raise TooOpen(f"{_text(self.terms)} is looked up, and no number yet")
         return self._hash
 
     def __bool__(self) -> bool:
@@ -310,7 +329,12 @@ class Size:
     __int__ = __index__
 
     def __repr__(self) -> str:
-        return _text(self.terms)
+        return str(int(self)) if _is_in_program() else _text(self.terms)
+
+
+def _is_in_program() -> bool:
+    sizes = _deciding.get(None)
+    return sizes is not None and sizes.is_programs
 
 
 def _foreign(value: object) -> bool:

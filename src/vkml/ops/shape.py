@@ -84,17 +84,20 @@ def reshape_geometry(node: Node, x_shape: Sequence[int], wanted: Sequence[int]) 
     Raises:
         ShapeError: The element counts differ, or the request is ambiguous.
     """
-    where = f"{node.label}: cannot reshape {list(x_shape)} to {list(wanted)}"
+
+    def refusal(why: str) -> ShapeError:
+        return ShapeError(f"{node.label}: cannot reshape {list(x_shape)} to {list(wanted)}: {why}")
+
     allow_zero = bool(node.attributes["allowzero"])
     if allow_zero and 0 in wanted and -1 in wanted:
-        raise ShapeError(f"{where}: with allowzero, 0 and -1 may not stand together")
+        raise refusal("with allowzero, 0 and -1 may not stand together")
     if any(size < -1 for size in wanted) or list(wanted).count(-1) > 1:
-        raise ShapeError(f"{where}: sizes must be positive, 0, or a single -1")
+        raise refusal("sizes must be positive, 0, or a single -1")
     shape = list(wanted)
     for axis, size in enumerate(wanted):
         if size == 0 and not allow_zero:
             if axis >= len(x_shape):
-                raise ShapeError(f"{where}: 0 at place {axis} copies a size that the input does not have")
+                raise refusal(f"0 at place {axis} copies a size that the input does not have")
             shape[axis] = x_shape[axis]
     elements = math.prod(x_shape)
     if -1 in shape:
@@ -103,10 +106,10 @@ def reshape_geometry(node: Node, x_shape: Sequence[int], wanted: Sequence[int]) 
         rest = math.prod(size for axis, size in enumerate(x_shape) if axis not in copied)
         others = math.prod(size for size in wanted if size > 0)
         if others == 0 or rest % others:
-            raise ShapeError(f"{where}: {rest} elements do not divide by {others}")
+            raise refusal(f"{rest} elements do not divide by {others}")
         shape[shape.index(-1)] = rest // others
     elif math.prod(shape) != elements:
-        raise ShapeError(f"{where}: {elements} elements against {math.prod(shape)}")
+        raise refusal(f"{elements} elements against {math.prod(shape)}")
     return tuple(shape)
 
 

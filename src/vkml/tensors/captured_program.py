@@ -11,7 +11,7 @@ import numpy as np
 
 from vkml.engine.device_array import DeviceArray, Place
 from vkml.engine.programs import Prepared
-from vkml.ir.size import Size, Symbol, binder
+from vkml.ir.size import Size, Symbol, binder, in_program
 from vkml.ir.size_relations import symbols_in
 from vkml.tensors.backward import compute
 from vkml.tensors.capture import Capture, CapturedNumber, capture
@@ -54,7 +54,8 @@ class CapturedProgram:
         left = list(given)
         with capture() as seen:
             try:
-                made = function(*filled(arguments, left), **filled(named, left))
+                with in_program():
+                    made = function(*filled(arguments, left), **filled(named, left))
                 ends: list[Any] = []
                 for end in seen.endings.values():
                     end()

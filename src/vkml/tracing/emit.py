@@ -124,11 +124,6 @@ def _template(
     return _Template(node, operator)
 
 
-def _contents(array: Array) -> Hashable:
-    """Equal for equal elements: those of open sizes are objects."""
-    return array.tobytes() if array.dtype != object else (array.shape, *array.reshape(-1).tolist())
-
-
 def _inferred(template: _Template, known: Sequence[Known | None]) -> Sequence[ValueType]:
     try:
         with explained(template.node, "its types cannot be inferred"):
@@ -141,14 +136,16 @@ def _inferred(template: _Template, known: Sequence[Known | None]) -> Sequence[Va
 
 def _types(template: _Template, inputs: Sequence[Traced | None]) -> tuple[TensorType, ...]:
     deciding = template.deciding
-    key: list[Any] = [None if value is None else value.type.key for value in inputs]
+    # Types of open sizes are inferred each time: what is decided about sizes meanwhile is this capture's.
+    is_kept = not is_deciding()
+    key: list[Any] = [None if value is None else value.type.key for value in inputs] if is_kept else []
     for at in deciding:
         value = inputs[at] if at < len(inputs) else None
         if value is not None:
             if value.data is None or value.kind is Kind.DATA:
                 raise TypeError(f"{template.node.op}: input {at} decides shapes and must be a constant")
-            key.append(_contents(np.asarray(value.data)))
-    found = template.types.get(tuple(key))
+            key.append(np.asarray(value.data).tobytes() if is_kept else None)
+    found = template.types.get(tuple(key)) if is_kept else None
     if found is None:
         known = [
             None if value is None else Known(value.type, np.asarray(value.data) if at in deciding else None)
@@ -159,9 +156,10 @@ def _types(template: _Template, inputs: Sequence[Traced | None]) -> tuple[Tensor
             tensor_type(type_.tensor.dtype, type_.tensor.dims)
             for type_ in inferred[: len(template.node.outputs)]
         )
-        if len(template.types) >= _KEPT:
-            template.types.clear()
-        template.types[tuple(key)] = found
+        if is_kept:
+            if len(template.types) >= _KEPT:
+                template.types.clear()
+            template.types[tuple(key)] = found
     return found
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from vkml.engine.device_array import DeviceArray, dtype_of, place_array
 from vkml.errors import InvalidDevice
 from vkml.ir import DType, Node, Operator, TensorType
+from vkml.ir.size import is_deciding
 
 if TYPE_CHECKING:
     from vkml.vulkan import Device
@@ -30,9 +31,13 @@ MOST_ON_HOST = 64 << 20
 _serials = itertools.count()
 
 
-@functools.lru_cache(maxsize=1 << 14)
 def tensor_type(dtype: DType, shape: tuple[int, ...]) -> TensorType:
-    """One object for all values of a type."""
+    """One object for all values of a type, where sizes are known."""
+    return TensorType(dtype, shape) if is_deciding() else _known_type(dtype, shape)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _known_type(dtype: DType, shape: tuple[int, ...]) -> TensorType:
     return TensorType(dtype, shape)
 
 
