@@ -467,6 +467,27 @@ def changed(path: str, value: object) -> str:
     return json.dumps(content)
 
 
+def test_two_that_write_a_file_write_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each writes a file of its own, of which the last takes the place."""
+    path, replace_file = tmp_path / "tuning.json", tuning_file.os.replace
+    texts: list[str] = []
+
+    def interrupted(source: str, target: Path) -> None:
+        monkeypatch.setattr(tuning_file.os, "replace", replace_file)
+        write_file(path, {Setup("v", "d", "second", "k"): {}})
+        texts.append(path.read_text())
+        replace_file(source, target)
+
+    monkeypatch.setattr(tuning_file.os, "replace", interrupted)
+    write_file(path, {Setup("v", "d", "first", "k"): {}})
+    assert "second" in texts[0] and [setup.driver for setup in read_file(path)] == ["first"]
+    with pytest.raises(InvalidArgument, match="cannot be written"):
+        write_file(tmp_path, {})
+    assert [each.name for each in tmp_path.iterdir()] == ["tuning.json"]
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -483,6 +504,8 @@ def changed(path: str, value: object) -> str:
         changed("setups/0/picks/q/by", "someone"),
         changed("setups/0/picks/q/microseconds", {"p": "fast"}),
         changed("setups/0/picks/q/microseconds", {"p": True}),
+        changed("setups/0/picks/q/microseconds", {"p": math.nan}),
+        changed("setups/0/picks/q/microseconds", {"p": 10**400}),
         "[" * 100_000,
     ],
 )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
 import logging
 import os
+import secrets
+import sys
 from collections.abc import Mapping
 from dataclasses import field
 from importlib import resources
@@ -83,12 +86,16 @@ def write_file(path: str | os.PathLike[str], found: Mapping[Setup, Found]) -> No
         found: by setup.
     """
     text = json.dumps({"format": FORMAT, "setups": [_section(*each) for each in found.items()]}, indent=1)
-    temporary = f"{os.fspath(path)}.new"
+    temporary = (
+        f"{os.fspath(path)}.{secrets.token_hex(4)}.new"  # of its own: others may write at the same time
+    )
     try:
-        with open(temporary, "w", encoding="utf-8") as stream:
+        with open(temporary, "x", encoding="utf-8") as stream:
             stream.write(text + "\n")
         os.replace(temporary, path)
     except OSError as problem:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
         raise InvalidArgument(f"the tuning file {os.fspath(path)!r} cannot be written: {problem}") from None
 
 
@@ -176,8 +183,8 @@ def _parsed_pick(question: str, stated: object) -> Measured:
     pick, effort, times = (entry.get(name) for name in ("pick", "by", "microseconds"))
     if not (isinstance(pick, str) and effort in EFFORTS and isinstance(times, dict)):
         raise ValueError(f'the pick for "{question}" is not as it is written')
-    if not all(type(time) in (int, float) for time in times.values()):
-        raise ValueError(f'the times for "{question}" are not numbers')
+    if not all(type(time) in (int, float) and 0 <= time <= sys.float_info.max for time in times.values()):
+        raise ValueError(f'the times for "{question}" are not numbers of microseconds')
     return Measured(pick, str(effort), {label: float(time) for label, time in times.items()})
 
 
@@ -192,7 +199,7 @@ def cached(info: DeviceInfo) -> Found:
         return {}
     try:
         return _parsed(json.loads(payload)).get(setup, {})
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         _log.warning("what was measured on %s before is damaged and made anew: %s", info.name, problem)
         return {}
 
