@@ -558,3 +558,15 @@ def test_numbers_between_complex_ones_are_complex() -> None:
         found = xp.linspace(start, stop, 3)
         assert found.dtype == xp.complex64
         np.testing.assert_allclose(found.numpy(), np.linspace(start, stop, 3), rtol=1e-6)
+
+
+def test_negative_indices_count_from_the_end() -> None:
+    """As the standard has it, and PyTorch has not."""
+    x, places = np.arange(6.0, dtype=np.float32).reshape(2, 3), np.array([[-1, 0], [1, -3]])
+    np.testing.assert_array_equal(
+        xp.take_along_axis(xp.asarray(x), xp.asarray(places), axis=1).numpy(),
+        np.take_along_axis(x, places, 1),
+    )
+    np.testing.assert_array_equal(xp.take(xp.asarray(x), xp.asarray([-1, 0]), axis=1).numpy(), x[:, [-1, 0]])
+    with pytest.raises(IndexError, match="index -1 at"):
+        vkml.take_along_dim(vkml.tensor(x), vkml.tensor(places), 1)

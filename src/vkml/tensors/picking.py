@@ -10,11 +10,12 @@ import numpy as np
 from vkml.ir import dtypes
 from vkml.tensors import tensor as core
 from vkml.tensors.elementwise import mul, where
+from vkml.tensors.index_checks import require_from_front
 from vkml.tensors.indexing import put
 from vkml.tensors.operands import BOOL, INT64, Operand, axis_of, filled, value_as, wrap
 from vkml.tensors.promotion import category, result_type
 from vkml.tensors.reductions import cumsum
-from vkml.tensors.shapes import broadcast_to, gather, reshape
+from vkml.tensors.shapes import broadcast_to, gather, gather_from_both_ends, reshape
 from vkml.tracing import apply, value_of
 
 if TYPE_CHECKING:
@@ -329,9 +330,16 @@ def take_along_dim(x: Tensor, indices: Tensor, dim: int | None = None) -> Tensor
 
     Raises:
         RuntimeError: shapes do not fit.
+        IndexError: an index is negative (where the host has them) or too large.
     """
     if dim is None:
         return gather(reshape(x, -1), 0, reshape(indices, -1))
+    require_from_front(indices, "take_along_dim")
+    return take_along_from_both_ends(x, indices, dim)
+
+
+def take_along_from_both_ends(x: Tensor, indices: Tensor, dim: int) -> Tensor:
+    """As `take_along_dim`; negative indices count from the end."""
     axis = axis_of(dim, x.ndim)
     if indices.ndim != x.ndim:
         raise RuntimeError(f"take_along_dim: {indices.ndim} axes for a tensor of {x.ndim}")
@@ -339,7 +347,7 @@ def take_along_dim(x: Tensor, indices: Tensor, dim: int | None = None) -> Tensor
         *([size if at != axis else 1 for at, size in enumerate(one.shape)] for one in (x, indices))
     )
     wide, at = ([*sizes[:axis], one.shape[axis], *sizes[axis + 1 :]] for one in (x, indices))
-    return gather(broadcast_to(x, wide), axis, broadcast_to(indices, at))
+    return gather_from_both_ends(broadcast_to(x, wide), axis, broadcast_to(indices, at))
 
 
 @overload

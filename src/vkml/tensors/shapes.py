@@ -293,11 +293,16 @@ def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
         RuntimeError: the index is not of integers, or does not fit the other axes.
         IndexError: an element of it is negative (where the host has them) or too large.
     """
+    require_from_front(index, "gather")
+    return gather_from_both_ends(x, dim, index)
+
+
+def gather_from_both_ends(x: Tensor, dim: int, index: Tensor) -> Tensor:
+    """As `gather`; negative indices count from the end."""
     axis = axis_of(dim, x.ndim)
     _check_index("gather", index)
-    require_from_front(index, "gather")
     if not x.ndim or not index.ndim:
-        return reshape(gather(reshape(x, -1), 0, reshape(index, -1)), *index.shape)
+        return reshape(gather_from_both_ends(reshape(x, -1), 0, reshape(index, -1)), *index.shape)
     if index.ndim != x.ndim or any_of(
         size > own for at, (size, own) in enumerate(zip(index.shape, x.shape, strict=True)) if at != axis
     ):

@@ -11,6 +11,7 @@ from vkml.ir import dtypes
 from vkml.tensors import Tensor, creation
 from vkml.tensors import operations as op
 from vkml.tensors.operands import axes_of, axis_of
+from vkml.tensors.picking import take_along_from_both_ends
 from vkml.xp.array import Array, alike, as_array, joined_type
 
 Axes = int | Sequence[int] | None
@@ -221,10 +222,10 @@ def take_along_axis(x: Any, indices: Any, /, *, axis: int = -1) -> Array:
 
     Args:
         x: any.
-        indices: integers of as many axes; broadcast with `x` along the others.
+        indices: integers of as many axes, below 0 counted from the end; broadcast with `x` along the others.
         axis: the axis.
     """
-    return as_array(op.take_along_dim(x, indices.to(dtypes.INT64), axis))
+    return as_array(take_along_from_both_ends(x, indices.to(dtypes.INT64), axis))
 
 
 def where(condition: Any, x1: Any, x2: Any, /) -> Array:
