@@ -14,7 +14,7 @@ from tests.training.problems import Array, classes, line, perceptron, weights
 from vkml import nn, optim
 from vkml.errors import InvalidArgument
 from vkml.nn import functional as F
-from vkml.tensors import jit as jit_module
+from vkml.tensors.captured_program import CapturedProgram
 
 
 def looped(
@@ -71,13 +71,13 @@ def test_steps_that_are_not_captured_are_the_same(device_name: str) -> None:
 def test_each_shape_is_captured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A last batch that is shorter costs one capture more, and none in later epochs."""
     made: list[Any] = []
-    begin = jit_module._Capture.__init__
+    begin = CapturedProgram.__init__
 
     def noted(self: Any, function: Any, arguments: Any, *others: Any) -> None:
         made.append((function.__name__, arguments[0].shape[0]))
         begin(self, function, arguments, *others)
 
-    monkeypatch.setattr(jit_module._Capture, "__init__", noted)
+    monkeypatch.setattr(CapturedProgram, "__init__", noted)
     vkml.fit(
         perceptron(), classes(52), "cross_entropy", "sgd", 6, lr=0.1, batch_size=16,
         metrics=["accuracy", "f1"], validation=classes(20), progress=False, clip_norm=1.0,
