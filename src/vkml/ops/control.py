@@ -12,14 +12,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from vkml.errors import Error, InvalidGraph, RuntimeException
-from vkml.ir.dtypes import BOOL, INT64, UNDEFINED, from_numpy
-from vkml.ir.graph import Graph, Node, Value
-from vkml.ir.names import unused, value_names
+from vkml.ir.dtypes import BOOL, INT64, from_numpy
+from vkml.ir.graph import Graph, Node
 from vkml.ir.operator import GRAPH, INTS, MANY, OPTIONAL, REQUIRED, Array, AttributeType, Operator, operator
 from vkml.ir.types import UNKNOWN, Known, SequenceType, TensorType, ValueType, static
+from vkml.ops.batched_scan import without_batch
 from vkml.ops.bodies import common_type, evaluate_body, infer_body
 from vkml.ops.checks import normalise_axis
-from vkml.ops.upgrading import NEWEST, constant_node, renew
+from vkml.ops.collecting import Collector, stacked
 
 
 class Host(Protocol):
@@ -238,8 +238,8 @@ class Loop(ControlFlow):
             if common == carried:
                 break
             carried = common
-        stacked = [_stacked(type_, None, 0) for type_ in made[1 + len(carried) :]]
-        return [*carried, *stacked][: len(node.outputs)]
+        collected = [stacked(type_, None, 0) for type_ in made[1 + len(carried) :]]
+        return [*carried, *collected][: len(node.outputs)]
 
     def execute(self, node: Node, inputs: Sequence[Any], host: Host) -> list[Any]:
         body: Graph = node.attributes["body"]
@@ -253,7 +253,9 @@ class Loop(ControlFlow):
             if all_made is not None:
                 return list(all_made[: len(node.outputs)])
         count = len(carried)
-        collectors = [_Collector(node, host, output, limit, 0, False) for output in body.outputs[1 + count :]]
+        collectors = [
+            Collector(node, host.allocate, output, limit, 0, False) for output in body.outputs[1 + count :]
+        ]
         trip = 0
         while goes_on and (limit is None or trip < limit):
             number = np.array(trip, np.int64)
@@ -298,107 +300,6 @@ def _type_of(value: Any) -> ValueType:
     return static(from_numpy(value.dtype), value.shape) if isinstance(value, np.ndarray) else UNKNOWN
 
 
-def _stacked(type_: ValueType, count: int | None, axis: int) -> ValueType:
-    """The type of `count` tensors of a type along a new axis."""
-    if not isinstance(type_, TensorType) or type_.shape is None:
-        return TensorType(type_.dtype, None) if isinstance(type_, TensorType) else UNKNOWN
-    rank = len(type_.shape) + 1
-    at = axis + rank if axis < 0 else axis
-    return TensorType(type_.dtype, (*type_.shape[:at], count, *type_.shape[at:]))
-
-
-_FIRST_ROOM = 16
-"""Trips whose results there is room for at first."""
-_ALL_AT_ONCE = 64 << 20
-"""Bytes up to which there is room at once for as many trips as there may be."""
-
-
-class _Collector:
-    """Stacks what the trips of a loop make along a new axis, in memory that doubles as long as it must.
-
-    Args:
-        node: the loop.
-        host: gives the memory.
-        output: of the body.
-        limit: trips at most, where that is known.
-        axis: of the result, along which trips lie.
-        is_reversed: whether the last trip comes first.
-    """
-
-    def __init__(
-        self, node: Node, host: Host, output: Value, limit: int | None, axis: int, is_reversed: bool
-    ) -> None:
-        self._node = node
-        self._host = host
-        self._output = output
-        self._limit = limit
-        self._axis = axis
-        self._is_reversed = is_reversed
-        self._room: Array | None = None
-        self._count = 0
-
-    def add(self, value: Any) -> None:
-        """Takes what one trip made."""
-        if not isinstance(value, np.ndarray):
-            raise RuntimeException(
-                f"{self._node.label}: its output '{self._output.name}' is collected over all trips, "
-                "which only tensors can be"
-            )
-        room = self._room
-        if room is None:
-            room = self._grown(value, _FIRST_ROOM)
-        elif self._count == len(room):
-            self._check(room, value)
-            room = self._grown(value, 2 * self._count)
-        else:
-            self._check(room, value)
-        room[self._count] = value
-        self._count += 1
-
-    def finish(self, type_: ValueType) -> Array:
-        """The result.
-
-        Args:
-            type_: of what a trip would have made, where there was none; unknown sizes are 0.
-        """
-        room = self._room
-        if room is None:
-            room = self._empty(type_)
-        found = room[: self._count]
-        if self._is_reversed:
-            found = found[::-1]
-        axis = normalise_axis(self._node, self._axis, room.ndim)
-        return np.ascontiguousarray(np.moveaxis(found, 0, axis))
-
-    def _grown(self, value: Array, wanted: int) -> Array:
-        rows = wanted
-        if self._limit is not None:
-            at_once = self._limit * value.nbytes <= _ALL_AT_ONCE
-            rows = self._limit if at_once else min(self._limit, wanted)
-        room = self._host.allocate(self._node, (rows, *value.shape), value.dtype)
-        if self._room is not None:
-            room[: self._count] = self._room
-        self._room = room
-        return room
-
-    def _check(self, room: Array, value: Array) -> None:
-        if room.shape[1:] != value.shape or room.dtype != value.dtype:
-            raise RuntimeException(
-                f"{self._node.label}: its output '{self._output.name}' is collected over all trips, but was "
-                f"{room.dtype}{list(room.shape[1:])} at first and is {value.dtype}{list(value.shape)} now"
-            )
-
-    def _empty(self, type_: ValueType) -> Array:
-        found = type_ if isinstance(type_, TensorType) else UNKNOWN
-        if found.dtype == UNDEFINED:
-            raise InvalidGraph(
-                f"{self._node.label}: no trip was made, and the body does not say of what type its output "
-                f"'{self._output.name}' is"
-            )
-        sizes = [size if isinstance(size, int) else 0 for size in found.shape or ()]
-        return np.empty((0, *sizes), found.dtype.storage)
-
-
 @operator()
 class Scan(ControlFlow):
     """Runs a body for each slice of its scan inputs, carries states, and stacks what else the body makes."""
@@ -424,7 +325,7 @@ class Scan(ControlFlow):
     }
 
     def upgrade(self, node: Node) -> Node | Sequence[Node]:
-        return _without_batch(node) if node.version < 9 else node
+        return without_batch(node) if node.version < 9 else node
 
     def body_inputs(self, node: Node) -> Mapping[str, int]:
         return {"body": len(node.inputs)}
@@ -480,8 +381,8 @@ class Scan(ControlFlow):
         slices = self.body_types(node, given)["body"][len(states) :]
         made = infer_body(body, [*states, *slices], outer)
         axes = _entries(node, "scan_output_axes", len(made) - len(states))
-        stacked = [_stacked(t, trips, axis) for t, axis in zip(made[len(states) :], axes, strict=True)]
-        return [*(common_type(a, b) for a, b in zip(states, made, strict=False)), *stacked]
+        collected = [stacked(t, trips, axis) for t, axis in zip(made[len(states) :], axes, strict=True)]
+        return [*(common_type(a, b) for a, b in zip(states, made, strict=False)), *collected]
 
     def execute(self, node: Node, inputs: Sequence[Any], host: Host) -> list[Any]:
         body: Graph = node.attributes["body"]
@@ -499,7 +400,7 @@ class Scan(ControlFlow):
         axes = _entries(node, "scan_output_axes", len(outputs))
         directions = _entries(node, "scan_output_directions", len(outputs))
         collectors = [
-            _Collector(node, host, output, trips, axis, direction == 1)
+            Collector(node, host.allocate, output, trips, axis, direction == 1)
             for output, axis, direction in zip(outputs, axes, directions, strict=True)
         ]
         for trip in range(trips):
@@ -544,75 +445,6 @@ def _slice_type(node: Node, type_: ValueType, axis: int) -> ValueType:
 def _entries(node: Node, key: str, count: int) -> Sequence[int]:
     stated: Sequence[int] | None = node.attributes[key]
     return (0,) * count if stated is None else stated
-
-
-def _without_batch(node: Node) -> Node:
-    """Scan of opset 8, which has a batch axis before the scanned one, as a Scan over the batch of Scans.
-
-    Sequences shorter than the longest are cut for the inner Scan, and what it collects is padded.
-    """
-    body: Graph = node.attributes["body"]
-    lengths, given = node.inputs[0], node.inputs[1:]
-    states = len(given) - node.attributes["num_scan_inputs"]
-    taken = {*value_names(body), *body.captures}
-
-    def name(purpose: str) -> str:
-        found = unused(f"{node.outputs[0]}/{purpose}", taken)
-        taken.add(found)
-        return found
-
-    nodes: list[Node] = []
-
-    def apply(op: str, *inputs: str, **attributes: Any) -> str:
-        made = name(f"{op} {len(nodes)}")
-        nodes.append(Node(op, inputs, (made,), attributes, made, version=NEWEST))
-        return made
-
-    items = [
-        Value(name(f"item {at}"), _item_type(value, at >= states)) for at, value in enumerate(body.inputs)
-    ]
-    results = [name(f"result {at}") for at in range(len(body.outputs))]
-    inner_inputs, inner_outputs = [value.name for value in items], results
-    pads = zero = ""
-    if lengths:
-        items.append(Value(name("length"), TensorType(INT64, ())))
-        zero = name("zero")
-        nodes.append(constant_node(zero, [0]))
-        length = apply("Unsqueeze", items[-1].name, zero)
-        total = apply("Shape", inner_inputs[states], start=0, end=1)
-        pads = apply("Concat", zero, apply("Sub", total, length), axis=0)
-        inner_inputs = [
-            apply("Slice", item, zero, length, zero) if at >= states else item
-            for at, item in enumerate(inner_inputs)
-        ]
-        inner_outputs = [name(f"made {at}") if at >= states else made for at, made in enumerate(results)]
-    inner = {key: value for key, value in node.attributes.items() if key != "directions"}
-    if "directions" in node.attributes:
-        inner["scan_input_directions"] = node.attributes["directions"]
-    nodes.append(Node("Scan", tuple(inner_inputs), tuple(inner_outputs), inner, node.name, version=NEWEST))
-    if lengths:
-        nodes += [
-            Node("Pad", (inner_outputs[at], pads, "", zero), (results[at],), version=NEWEST)
-            for at in range(states, len(results))
-        ]
-    outputs = [
-        Value(made, _item_type(value, at >= states))
-        for at, (made, value) in enumerate(zip(results, body.outputs, strict=True))
-    ]
-    outer = Graph(tuple(items), tuple(outputs), tuple(nodes), {}, name=body.name)
-    # All inputs have the batch as their first axis, the states, too: each item begins with its own.
-    scanned = (*given, lengths) if lengths else given
-    return renew(
-        node,
-        inputs=scanned,
-        drop=["directions"],
-        attributes={"body": outer, "num_scan_inputs": len(scanned)},
-    )
-
-
-def _item_type(value: Value, is_scanned: bool) -> ValueType:
-    type_ = value.type
-    return _stacked(type_, None, 0) if is_scanned and isinstance(type_, TensorType) else type_
 
 
 @operator()

@@ -7,14 +7,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from vkml.cpu.native.encodings import (
+    CONDITIONS,
+    IMMEDIATE,
+    SHIFTS,
+    UNARY,
+    UNARY_IMMEDIATE,
+    VECTOR,
+    Vector,
+)
 from vkml.dataclasses import dataclass
 
 RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI, R8, R9, R10, R11, R12, R13, R14, R15 = range(16)
 """General registers by number."""
-
-CONDITIONS = {"o": 0, "b": 2, "ae": 3, "e": 4, "z": 4, "ne": 5, "nz": 5, "be": 6, "a": 7, "s": 8, "ns": 9,
-              "l": 12, "ge": 13, "le": 14, "g": 15}  # fmt: skip
-"""Condition codes of conditional jumps: b, ae, be, a compare unsigned; l, ge, le, g signed."""
 
 
 @dataclass(frozen=True)
@@ -41,103 +46,6 @@ class Mem:
         return replace(self, displacement=self.displacement + displacement)
 
 
-@dataclass(frozen=True)
-class _Vector:
-    """How a vector instruction is encoded: prefix (none, 66, F3, F2 → 0–3), opcode map, opcode, W.
-
-    W is 0, 1, or 2 for one that is set with AVX-512 only.
-    """
-
-    prefix: int
-    map: int
-    opcode: int
-    wide: int = 0
-    unit: int = 0
-    """Bytes that a compressed displacement counts in (EVEX); 0: the vector's length, -n: an n-th of it."""
-    lane: int = 4
-    """Bytes of a lane: of the wider one, where source and result have different ones."""
-
-
-_VECTOR = {
-    "addps": _Vector(0, 1, 0x58), "mulps": _Vector(0, 1, 0x59), "subps": _Vector(0, 1, 0x5C),
-    "minps": _Vector(0, 1, 0x5D), "divps": _Vector(0, 1, 0x5E), "maxps": _Vector(0, 1, 0x5F),
-    "andps": _Vector(0, 1, 0x54), "andnps": _Vector(0, 1, 0x55), "orps": _Vector(0, 1, 0x56),
-    "xorps": _Vector(0, 1, 0x57), "unpcklps": _Vector(0, 1, 0x14), "unpckhps": _Vector(0, 1, 0x15),
-    "addss": _Vector(2, 1, 0x58, 0, 4), "mulss": _Vector(2, 1, 0x59, 0, 4),
-    "maxss": _Vector(2, 1, 0x5F, 0, 4),
-    "minss": _Vector(2, 1, 0x5D, 0, 4),
-    "fmadd132ps": _Vector(1, 2, 0x98), "fmadd213ps": _Vector(1, 2, 0xA8), "fmadd231ps": _Vector(1, 2, 0xB8),
-    "fnmadd231ps": _Vector(1, 2, 0xBC),
-    "paddd": _Vector(1, 1, 0xFE), "psubd": _Vector(1, 1, 0xFA), "pmulld": _Vector(1, 2, 0x40),
-    "pminsd": _Vector(1, 2, 0x39), "pmaxsd": _Vector(1, 2, 0x3D),
-    "pand": _Vector(1, 1, 0xDB), "pandn": _Vector(1, 1, 0xDF), "por": _Vector(1, 1, 0xEB),
-    "pxor": _Vector(1, 1, 0xEF), "pcmpeqd": _Vector(1, 1, 0x76), "pcmpgtd": _Vector(1, 1, 0x66),
-    "blendmps": _Vector(1, 2, 0x65), "permps": _Vector(1, 2, 0x16), "scalefps": _Vector(1, 2, 0x2C),
-    "packssdw": _Vector(1, 1, 0x6B), "packuswb": _Vector(1, 1, 0x67), "packsswb": _Vector(1, 1, 0x63),
-    "packusdw": _Vector(1, 2, 0x2B),
-    "pminud": _Vector(1, 2, 0x3B), "pmaxud": _Vector(1, 2, 0x3F),
-    "pdpbusd": _Vector(1, 2, 0x50), "pmaddwd": _Vector(1, 1, 0xF5),
-    "psllvd": _Vector(1, 2, 0x47), "psrlvd": _Vector(1, 2, 0x45), "psravd": _Vector(1, 2, 0x46),
-    "addpd": _Vector(1, 1, 0x58, 1, 0, 8), "mulpd": _Vector(1, 1, 0x59, 1, 0, 8),
-    "subpd": _Vector(1, 1, 0x5C, 1, 0, 8), "minpd": _Vector(1, 1, 0x5D, 1, 0, 8),
-    "divpd": _Vector(1, 1, 0x5E, 1, 0, 8), "maxpd": _Vector(1, 1, 0x5F, 1, 0, 8),
-    "andpd": _Vector(1, 1, 0x54, 1, 0, 8), "orpd": _Vector(1, 1, 0x56, 1, 0, 8),
-    "xorpd": _Vector(1, 1, 0x57, 1, 0, 8), "fmadd213pd": _Vector(1, 2, 0xA8, 1, 0, 8),
-    "fmadd231pd": _Vector(1, 2, 0xB8, 1, 0, 8), "fnmadd231pd": _Vector(1, 2, 0xBC, 1, 0, 8),
-    "unpcklpd": _Vector(1, 1, 0x14, 1, 0, 8), "unpckhpd": _Vector(1, 1, 0x15, 1, 0, 8),
-    "paddq": _Vector(1, 1, 0xD4, 1, 0, 8), "psubq": _Vector(1, 1, 0xFB, 1, 0, 8),
-    "pmullq": _Vector(1, 2, 0x40, 1, 0, 8), "pmuludq": _Vector(1, 1, 0xF4, 1, 0, 8),
-    "pminsq": _Vector(1, 2, 0x39, 1, 0, 8), "pmaxsq": _Vector(1, 2, 0x3D, 1, 0, 8),
-    "pminuq": _Vector(1, 2, 0x3B, 1, 0, 8), "pmaxuq": _Vector(1, 2, 0x3F, 1, 0, 8),
-    "pandq": _Vector(1, 1, 0xDB, 1, 0, 8), "porq": _Vector(1, 1, 0xEB, 1, 0, 8),
-    "pxorq": _Vector(1, 1, 0xEF, 1, 0, 8),
-    "pcmpeqq": _Vector(1, 2, 0x29, 1, 0, 8), "pcmpgtq": _Vector(1, 2, 0x37, 1, 0, 8),
-    "psllvq": _Vector(1, 2, 0x47, 1, 0, 8), "psrlvq": _Vector(1, 2, 0x45, 1, 0, 8),
-    "psravq": _Vector(1, 2, 0x46, 1, 0, 8), "blendmpd": _Vector(1, 2, 0x65, 1, 0, 8),
-}  # fmt: skip
-"""Instructions of three operands: name(destination, first, second)."""
-
-_UNARY = {
-    "sqrtps": _Vector(0, 1, 0x51), "cvtdq2ps": _Vector(0, 1, 0x5B), "cvtps2dq": _Vector(1, 1, 0x5B),
-    "cvttps2dq": _Vector(2, 1, 0x5B), "movups": _Vector(0, 1, 0x10), "movaps": _Vector(0, 1, 0x28),
-    "broadcastss": _Vector(1, 2, 0x18, 0, 4), "cvtph2ps": _Vector(1, 2, 0x13, 0, -2),
-    "pmovsxbd": _Vector(1, 2, 0x21, 0, -4), "pmovzxbd": _Vector(1, 2, 0x31, 0, -4),
-    "getexpps": _Vector(1, 2, 0x42), "pbroadcastb": _Vector(1, 2, 0x78, 0, 1),
-    "pbroadcastw": _Vector(1, 2, 0x79, 0, 2), "pbroadcastq": _Vector(1, 2, 0x59, 2, 8, 8),
-    "pmovsxwd": _Vector(1, 2, 0x23, 0, -2), "pmovzxwd": _Vector(1, 2, 0x33, 0, -2),
-    "pmovsxdq": _Vector(1, 2, 0x25, 0, -2, 8), "pmovzxdq": _Vector(1, 2, 0x35, 0, -2, 8),
-    "pabsd": _Vector(1, 2, 0x1E), "pabsq": _Vector(1, 2, 0x1F, 1, 0, 8),
-    "sqrtpd": _Vector(1, 1, 0x51, 1, 0, 8), "movupd": _Vector(1, 1, 0x10, 1, 0, 8),
-    "cvtudq2ps": _Vector(3, 1, 0x7A), "cvtdq2pd": _Vector(2, 1, 0xE6, 0, -2, 8),
-    "cvtudq2pd": _Vector(2, 1, 0x7A, 0, -2, 8), "cvttpd2dq": _Vector(1, 1, 0xE6, 1, 0, 8),
-    "cvttpd2udq": _Vector(0, 1, 0x78, 1, 0, 8), "cvtps2pd": _Vector(0, 1, 0x5A, 0, -2, 8),
-    "cvtpd2ps": _Vector(1, 1, 0x5A, 1, 0, 8), "cvtqq2pd": _Vector(2, 1, 0xE6, 1, 0, 8),
-    "cvtuqq2pd": _Vector(2, 1, 0x7A, 1, 0, 8), "cvtqq2ps": _Vector(0, 1, 0x5B, 1, 0, 8),
-    "cvtuqq2ps": _Vector(3, 1, 0x7A, 1, 0, 8), "cvttpd2qq": _Vector(1, 1, 0x7A, 1, 0, 8),
-    "cvttps2qq": _Vector(1, 1, 0x7A, 0, -2, 8),
-}  # fmt: skip
-"""Instructions of two operands: name(destination, source)."""
-
-_IMMEDIATE = {
-    "shufps": _Vector(0, 1, 0xC6), "perm2f128": _Vector(1, 3, 0x06), "shuff32x4": _Vector(1, 3, 0x23),
-    "insertf128": _Vector(1, 3, 0x18, 0, 16), "blendps": _Vector(1, 3, 0x0C), "alignd": _Vector(1, 3, 0x03),
-    "shuff64x2": _Vector(1, 3, 0x23, 1), "insertf64x4": _Vector(1, 3, 0x1A, 1, 32),
-}  # fmt: skip
-"""name(destination, first, second, immediate)."""
-
-_UNARY_IMMEDIATE = {
-    "permilps": _Vector(1, 3, 0x04), "roundps": _Vector(1, 3, 0x08),
-    "permpd": _Vector(1, 3, 0x01, 1), "getmantps": _Vector(1, 3, 0x26),
-    "roundpd": _Vector(1, 3, 0x09, 1, 0, 8),
-}  # fmt: skip
-"""name(destination, source, immediate); roundps is vrndscaleps under AVX-512, alike for numbers below 16."""
-
-_SHIFTS = {
-    "pslld": (_Vector(1, 1, 0x72), 6), "psrld": (_Vector(1, 1, 0x72), 2), "psrad": (_Vector(1, 1, 0x72), 4),
-    "psllw": (_Vector(1, 1, 0x71), 6), "psrlw": (_Vector(1, 1, 0x71), 2), "psraw": (_Vector(1, 1, 0x71), 4),
-    "psllq": (_Vector(1, 1, 0x73, 1, 0, 8), 6), "psrlq": (_Vector(1, 1, 0x73, 1, 0, 8), 2),
-}  # fmt: skip
-"""Shifts by a number."""
 Operand = int | Mem
 
 
@@ -413,49 +321,49 @@ class Assembler:
             zeroes: whether lanes that the mask leaves out become zero.
             bits: 128, 256, 512; 0 for as many lanes as vectors have, of this instruction's size.
         """
-        self._emit_vector(_VECTOR[name], target, first, second, mask, zeroes, bits)
+        self._emit_vector(VECTOR[name], target, first, second, mask, zeroes, bits)
 
     def unary(
         self, name: str, target: int, source: Operand, *, mask: int = 0, zeroes: bool = False, bits: int = 0
     ) -> None:
         """An instruction of two operands (`sqrtps`, `movups` as a load, `broadcastss`, …)."""
-        self._emit_vector(_UNARY[name], target, 0, source, mask, zeroes, bits)
+        self._emit_vector(UNARY[name], target, 0, source, mask, zeroes, bits)
 
     def immediate(
         self, name: str, target: int, first: int, second: Operand, value: int, *, mask: int = 0, bits: int = 0
     ) -> None:
         """An instruction of three operands and a number (`shufps`, …)."""
-        self._emit_vector(_IMMEDIATE[name], target, first, second, mask, False, bits, bytes([value]))
+        self._emit_vector(IMMEDIATE[name], target, first, second, mask, False, bits, bytes([value]))
 
     def unary_immediate(self, name: str, target: int, source: Operand, value: int, *, bits: int = 0) -> None:
         """An instruction of two operands and a number (`permilps`, `roundps`, …)."""
-        self._emit_vector(_UNARY_IMMEDIATE[name], target, 0, source, 0, False, bits, bytes([value]))
+        self._emit_vector(UNARY_IMMEDIATE[name], target, 0, source, 0, False, bits, bytes([value]))
 
     def shift(self, name: str, target: int, source: int, count: int, *, bits: int = 0) -> None:
-        """Shifts lanes by a number: by the names of `_SHIFTS`."""
-        code, extension = _SHIFTS[name]
+        """Shifts lanes by a number: by the names of `SHIFTS`."""
+        code, extension = SHIFTS[name]
         self._emit_vector(code, extension, target, source, 0, False, bits, bytes([count]))
 
     def store_vector(self, target: Mem, source: int, *, mask: int = 0, bits: int = 0, lane: int = 4) -> None:
         """Stores a vector of lanes of 4 or 8 bytes to any address (movups, movupd)."""
-        code = _Vector(0, 1, 0x11) if lane == 4 else _Vector(1, 1, 0x11, 1, 0, 8)
+        code = Vector(0, 1, 0x11) if lane == 4 else Vector(1, 1, 0x11, 1, 0, 8)
         self._emit_vector(code, source, 0, target, mask, False, bits)
 
     def store_float(self, target: Mem, source: int) -> None:
         """Stores the lowest lane (movss)."""
-        self._emit_vector(_Vector(2, 1, 0x11, 0, 4), source, 0, target, 0, False, 128)
+        self._emit_vector(Vector(2, 1, 0x11, 0, 4), source, 0, target, 0, False, 128)
 
     def load_float(self, target: int, source: Mem) -> None:
         """Loads one float into the lowest lane, zero into the others (movss)."""
-        self._emit_vector(_Vector(2, 1, 0x10, 0, 4), target, 0, source, 0, False, 128)
+        self._emit_vector(Vector(2, 1, 0x10, 0, 4), target, 0, source, 0, False, 128)
 
     def store_half(self, target: Mem, source: int, *, mask: int = 0) -> None:
         """Stores a vector as float16, rounded to nearest even (cvtps2ph)."""
-        self._emit_vector(_Vector(1, 3, 0x1D, 0, -2), source, 0, target, mask, False, 0, b"\x00")
+        self._emit_vector(Vector(1, 3, 0x1D, 0, -2), source, 0, target, mask, False, 0, b"\x00")
 
     def compare(self, target: int, first: int, second: Operand, predicate: int, *, lane: int = 4) -> None:
         """Compares floats (cmpps, cmppd): target is a mask register with AVX-512, a vector with AVX2."""
-        code = _Vector(0, 1, 0xC2) if lane == 4 else _Vector(1, 1, 0xC2, 1, 0, 8)
+        code = Vector(0, 1, 0xC2) if lane == 4 else Vector(1, 1, 0xC2, 1, 0, 8)
         self._emit_vector(code, target, first, second, 0, False, 0, bytes([predicate]))
 
     def compare_integers(
@@ -469,7 +377,7 @@ class Assembler:
         is_signed: bool = True,
     ) -> None:
         """Compares lanes into a mask register (pcmpd, AVX-512): 0 =, 1 <, 2 ≤, 4 ≠, 5 ≥, 6 >."""
-        code = _Vector(1, 3, 0x1F if is_signed else 0x1E, int(lane == 8), 0, lane)
+        code = Vector(1, 3, 0x1F if is_signed else 0x1E, int(lane == 8), 0, lane)
         self._emit_vector(code, target, first, second, 0, False, 0, bytes([predicate]))
 
     def blend(self, target: int, if_clear: int, if_set: Operand, mask: int, *, lane: int = 4) -> None:
@@ -477,12 +385,12 @@ class Assembler:
         if self.has_avx512:
             self.vector("blendmps" if lane == 4 else "blendmpd", target, if_clear, if_set, mask=mask)
         else:
-            code = _Vector(1, 3, 0x4A if lane == 4 else 0x4B, 0, 0, lane)
+            code = Vector(1, 3, 0x4A if lane == 4 else 0x4B, 0, 0, lane)
             self._emit_vector(code, target, if_clear, if_set, 0, False, 0, bytes([mask << 4]))
 
     def to_half(self, target: int, source: int, *, bits: int = 128) -> None:
         """Lanes as float16, rounded to nearest even, in a register: of `bits` (0: all) of the source."""
-        self._emit_vector(_Vector(1, 3, 0x1D), source, 0, target, 0, False, bits, b"\x00")
+        self._emit_vector(Vector(1, 3, 0x1D), source, 0, target, 0, False, bits, b"\x00")
 
     def store_low(self, target: Mem, source: int, size: int, *, position: int = 0) -> None:
         """Stores the lowest 1, 2, 4 or 8 bytes of a register (vpextrb, vpextrw, vmovss, vmovq).
@@ -493,23 +401,23 @@ class Assembler:
         if size == 4:
             self.store_float(target, source)
         elif size == 8:
-            self._emit_vector(_Vector(1, 1, 0xD6, 2, 8), source, 0, target, 0, False, 128)
+            self._emit_vector(Vector(1, 1, 0xD6, 2, 8), source, 0, target, 0, False, 128)
         else:
-            code = _Vector(1, 3, {1: 0x14, 2: 0x15}[size], 0, size)
+            code = Vector(1, 3, {1: 0x14, 2: 0x15}[size], 0, size)
             self._emit_vector(code, source, 0, target, 0, False, 128, bytes([position]))
 
     def store_truncated(self, target: Mem, source: int, size: int, *, mask: int = 0) -> None:
         """Stores the lowest 1 or 2 bytes of every 32-bit lane (vpmovdb, vpmovdw, AVX-512)."""
-        code = {1: _Vector(2, 2, 0x31, 0, -4), 2: _Vector(2, 2, 0x33, 0, -2)}[size]
+        code = {1: Vector(2, 2, 0x31, 0, -4), 2: Vector(2, 2, 0x33, 0, -2)}[size]
         self._emit_vector(code, source, 0, target, mask, False, 0)
 
     def truncate_lanes(self, target: int, source: int) -> None:
         """The lower halves of 64-bit lanes as 32-bit lanes (vpmovqd, AVX-512)."""
-        self._emit_vector(_Vector(2, 2, 0x35, 0, -2, 8), source, 0, target, 0, False, 0)
+        self._emit_vector(Vector(2, 2, 0x35, 0, -2, 8), source, 0, target, 0, False, 0)
 
     def insert_element(self, target: int, source: Mem, position: int, size: int) -> None:
         """Loads 1 or 2 bytes into a place of the lowest 16 bytes (vpinsrb, vpinsrw); the others stay."""
-        code = {1: _Vector(1, 3, 0x20, 0, 1), 2: _Vector(1, 1, 0xC4, 0, 2)}[size]
+        code = {1: Vector(1, 3, 0x20, 0, 1), 2: Vector(1, 1, 0xC4, 0, 2)}[size]
         self._emit_vector(code, target, target, source, 0, False, 128, bytes([position]))
 
     def gather(self, target: int, base: Mem, index: int, mask: int, *, lane: int = 4) -> None:
@@ -521,10 +429,10 @@ class Assembler:
         source = replace(base, index=index & 15)
         wide = int(lane == 8)
         if self.has_avx512:
-            code = _Vector(1, 2, 0x92, wide, lane, lane)
+            code = Vector(1, 2, 0x92, wide, lane, lane)
             self._emit_vector(code, target, index & 16, source, mask, False, 0)
         else:
-            self._emit_vector(_Vector(1, 2, 0x92, wide, 0, lane), target, mask, source, 0, False, 0)
+            self._emit_vector(Vector(1, 2, 0x92, wide, 0, lane), target, mask, source, 0, False, 0)
 
     def mask_bits(self, target: int, mask: int) -> None:
         """A mask register in a general one (kmovw); with AVX2 the sign bits of a vector (vmovmskps)."""
@@ -532,48 +440,48 @@ class Assembler:
             # Registers from 8 on differ in the prefix.
             self._code += bytes([0xC5, 0xF8 if target < 8 else 0x78, 0x93, 0xC0 | (target & 7) << 3 | mask])
         else:
-            self._emit_vector(_Vector(0, 1, 0x50), target, 0, mask, 0, False, 0)
+            self._emit_vector(Vector(0, 1, 0x50), target, 0, mask, 0, False, 0)
 
     def integer_to_double(self, target: int, source: int) -> None:
         """The lowest lane as a double from a signed 64-bit general register (vcvtsi2sd)."""
-        self._emit_vector(_Vector(3, 1, 0x2A, 1, 8), target, target, source, 0, False, 128)
+        self._emit_vector(Vector(3, 1, 0x2A, 1, 8), target, target, source, 0, False, 128)
 
     def multiply_double(self, target: int, first: int, second: Operand) -> None:
         """Product of doubles in the lowest lane (vmulsd)."""
-        self._emit_vector(_Vector(3, 1, 0x59, 2, 8), target, first, second, 0, False, 128)
+        self._emit_vector(Vector(3, 1, 0x59, 2, 8), target, first, second, 0, False, 128)
 
     def double_to_float(self, target: int, source: int) -> None:
         """The double in the lowest lane rounded to a float (vcvtsd2ss)."""
-        self._emit_vector(_Vector(3, 1, 0x5A, 2, 8), target, source, source, 0, False, 128)
+        self._emit_vector(Vector(3, 1, 0x5A, 2, 8), target, source, source, 0, False, 128)
 
     def mask_to_vector(self, target: int, mask: int) -> None:
         """Lanes of all ones where the mask register is set, zeros elsewhere (vpmovm2d, AVX-512)."""
-        self._emit_vector(_Vector(2, 2, 0x38), target, 0, mask, 0, False, 0)
+        self._emit_vector(Vector(2, 2, 0x38), target, 0, mask, 0, False, 0)
 
     def vector_to_mask(self, mask: int, source: int) -> None:
         """The sign bits of the lanes into a mask register (vpmovd2m, AVX-512)."""
-        self._emit_vector(_Vector(2, 2, 0x39), mask, 0, source, 0, False, 0)
+        self._emit_vector(Vector(2, 2, 0x39), mask, 0, source, 0, False, 0)
 
     def load_masked(self, target: int, source: Mem, mask: int, *, lane: int = 4) -> None:
         """Loads the lanes of a mask, zero elsewhere; reads nothing of the others."""
         if self.has_avx512:
             self.unary("movups" if lane == 4 else "movupd", target, source, mask=mask, zeroes=True)
         else:
-            self._emit_vector(_Vector(1, 2, 0x2C, 0, 0, lane), target, mask, source, 0, False, 0)
+            self._emit_vector(Vector(1, 2, 0x2C, 0, 0, lane), target, mask, source, 0, False, 0)
 
     def store_masked(self, target: Mem, source: int, mask: int, *, lane: int = 4) -> None:
         """Stores the lanes of a mask; writes nothing else."""
         if self.has_avx512:
             self.store_vector(target, source, mask=mask, lane=lane)
         else:
-            self._emit_vector(_Vector(1, 2, 0x2E, 0, 0, lane), source, mask, target, 0, False, 0)
+            self._emit_vector(Vector(1, 2, 0x2E, 0, 0, lane), source, mask, target, 0, False, 0)
 
     def extract_upper(self, target: int, source: int, *, bits: int) -> None:
         """The upper half of a vector of that many bits (256 or 512)."""
         if bits == 512:
-            self._emit_vector(_Vector(1, 3, 0x1B, 1), source, 0, target, 0, False, 512, b"\x01")
+            self._emit_vector(Vector(1, 3, 0x1B, 1), source, 0, target, 0, False, 512, b"\x01")
         else:
-            self._emit_vector(_Vector(1, 3, 0x19), source, 0, target, 0, False, 256, b"\x01")
+            self._emit_vector(Vector(1, 3, 0x19), source, 0, target, 0, False, 256, b"\x01")
 
     def move_mask(self, target: int, source: int) -> None:
         """A mask register from the low 16 bits of a general register (kmovw)."""
@@ -597,15 +505,9 @@ class Assembler:
         self._code += b"\0\0\0\0"
 
     def _general(
-        self,
-        opcode: int,
-        register: int,
-        operand: Operand,
-        *,
-        wide: int = 1,
-        escape: bool = False,
+        self, opcode: int, register: int, operand: Operand, *, wide: int = 1, escape: bool = False,
         immediate: bytes = b"",
-    ) -> None:
+    ) -> None:  # fmt: skip
         base, index = _extensions(operand)
         rex = 0x40 | wide << 3 | (register >> 3) << 2 | (index >> 3 & 1) << 1 | (base >> 3 & 1)
         if rex != 0x40:
@@ -618,16 +520,9 @@ class Assembler:
         self._code += immediate
 
     def _emit_vector(
-        self,
-        code: _Vector,
-        register: int,
-        second: int,
-        operand: Operand,
-        mask: int,
-        zeroes: bool,
-        bits: int,
+        self, code: Vector, register: int, second: int, operand: Operand, mask: int, zeroes: bool, bits: int,
         immediate: bytes = b"",
-    ) -> None:
+    ) -> None:  # fmt: skip
         bits = bits or min(8 * code.lane * self.lanes, self.full_bits)
         wide = int(code.wide == 1 or (code.wide == 2 and self.has_avx512))
         base, index = _extensions(operand)
