@@ -15,6 +15,8 @@ from vkml.engine.prepare import prepare
 from vkml.onnx import load_graph
 from vkml.ops.bodies import evaluate_body
 
+Array = np.ndarray[Any, Any]
+
 
 def model(text: str, opset: int = 18) -> bytes:
     """A model of one graph, written as onnx prints them."""
@@ -73,3 +75,30 @@ def check(
             for number, (mine, theirs) in enumerate(zip(found, wanted, strict=True)):
                 assert_same(mine, theirs, f"{how}, feed {at}, output {number}")
     return session
+
+
+def floats(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+LOOP = """
+g (int64 m, bool go, float[k] x, float[k] w) => (float[k] last, float[t, k] all, float[t] sums) {
+  z = Constant <value_ints = [0]> ()
+  e = Exp(w)
+  last, all, sums = Loop (m, go, x) <
+    body = body (int64 i, bool c, float[k] s) => (bool more, float[k] s2, float[k] out, float total) {
+      f = Cast <to = 1> (i)
+      p = Mul(s, e)
+      s2 = Add(p, f)
+      out = Tanh(s2)
+      total = ReduceSum <keepdims = 0> (out, z)
+      limit = Constant <value_float = 200.0> ()
+      more = Less(f, limit)
+    }
+  >
+}
+"""
+
+
+def loop_feed(trips: int, go: bool = True, size: int = 5) -> dict[str, Array]:
+    return {"m": np.array(trips), "go": np.array(go), "x": floats(size), "w": 0.1 * floats(size, seed=1)}

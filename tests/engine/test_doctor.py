@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import vkml
-from tests.kernels.test_attention import GPU
+from tests.kernels.gpu_targets import GPU
 from vkml.engine import devices, doctor, recorded
 from vkml.kernels import bfloat16_units, byte_units, half_product
 from vkml.kernels.packed_weights import Fragment

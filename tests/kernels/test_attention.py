@@ -1,10 +1,9 @@
-"""Attention on matrix units: as exact as TF32, masks, special values, edges, the choice."""
+"""Attention on matrix units: as exact as TF32, masks, special values, edges."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,44 +11,26 @@ import numpy.typing as npt
 import pytest
 
 import vkml
+from tests.kernels.attention_problems import (
+    LARGE,
+    Array,
+    Problem,
+    Unit,
+    check,
+    error,
+    force,
+    normal,
+    operands,
+    run,
+    tf32,
+    worst,
+)
 from vkml.engine import devices as device_registry
 from vkml.engine import fragment_check
 from vkml.engine.sketch import Sketch
-from vkml.ir import TensorType, dtypes
+from vkml.ir import dtypes
 from vkml.kernels import attention
-from vkml.kernels.attention import Attention, Causal
-from vkml.kernels.attention_variants import (
-    SHAPES,
-    Extent,
-    Variant,
-    choose,
-    defines,
-    head_of,
-    ordered,
-    variant_of,
-)
-from vkml.kernels.fragment_layout import FragmentLayouts, Layout, layout_of
-from vkml.kernels.matrix_units import MATRIX_UNIT_NEEDS
-from vkml.kernels.packed_weights import Fragment
-from vkml.kernels.views import Buffer, BufferKind, View, contiguous
-from vkml.lowering.target import Target
-from vkml.lowering.trials import Trials
-from vkml.lowering.vulkan_builder import VulkanBuilder
 from vkml.onnx import save_graph
-
-Array = npt.NDArray[Any]
-Doubles = npt.NDArray[np.float64]
-
-LARGE = -3.4028234663852886e38
-"""The least float32, which masks are made of."""
-
-
-@dataclass(frozen=True)
-class Unit:
-    """A device with matrix units."""
-
-    name: str
-    fragment: Fragment
 
 
 @pytest.fixture
@@ -66,134 +47,6 @@ def unit(vulkan_device_name: str) -> Unit:
 def forced() -> Iterator[None]:
     yield
     attention.forced = None
-
-
-def force(unit: Unit, head: int = 16, **changes: Any) -> None:
-    """Two subgroups, small, because lavapipe compiles for seconds."""
-    base = Variant(unit.fragment, head, unit.fragment.m, unit.fragment.k, 2)
-    attention.forced = replace(base, **changes)
-    attention.forced.check()
-
-
-def normal(seed: int, *shape: int) -> npt.NDArray[np.float32]:
-    return np.random.default_rng(seed).standard_normal(shape, np.float32)
-
-
-@dataclass
-class Problem:
-    """An attention: operands, and what becomes of scores."""
-
-    q: Array
-    k: Array
-    v: Array
-    scale: float = 0.2
-    mask: Array | None = None
-    fill: float = -np.inf
-    bias: Array | None = None
-    is_mask_hiding: bool = False
-    constants: tuple[str, ...] = ()
-    """Of mask and bias, those that are the model's."""
-    is_cleared: bool = False
-    """Whether zeros take the place of probabilities that are NaN."""
-
-    def model(self, sizes: dict[str, Sequence[Any]] | None = None) -> bytes:
-        """As exporters write it."""
-        sketch = Sketch("attention")
-        names: dict[str, str] = {}
-        for name in ("q", "k", "v", "mask", "bias"):
-            array = getattr(self, name)
-            if array is None:
-                continue
-            if name in self.constants:
-                names[name] = sketch.constant(array)
-            else:
-                shape = (sizes or {}).get(name, array.shape)
-                names[name] = sketch.input(name, shape, dtypes.from_numpy(array.dtype))
-        dtype, rank = self.q.dtype, self.k.ndim
-        order = (*range(rank - 2), rank - 1, rank - 2)
-        scores = sketch.node("MatMul", names["q"], sketch.node("Transpose", names["k"], perm=order))
-        scores = sketch.node("Mul", scores, sketch.constant(np.array(self.scale, dtype)))
-        if self.mask is not None:
-            parts = [scores, sketch.constant(np.array(self.fill, dtype))]
-            parts = parts[::-1] if self.is_mask_hiding else parts
-            scores = sketch.node("Where", names["mask"], *parts)
-        if self.bias is not None:
-            scores = sketch.node("Add", scores, names["bias"])
-        weights = sketch.node("Softmax", scores, axis=-1)
-        if self.is_cleared:
-            zero = sketch.constant(np.zeros((), dtype))
-            weights = sketch.node("Where", sketch.node("IsNaN", weights), zero, weights)
-        mixed = sketch.node("MatMul", weights, names["v"])
-        return save_graph(sketch.finish(mixed))
-
-    @property
-    def feed(self) -> dict[str, Array]:
-        found = {name: getattr(self, name) for name in ("q", "k", "v", "mask", "bias")}
-        return {n: a for n, a in found.items() if a is not None and n not in self.constants}
-
-    def exact(self, rounded: Callable[[Array], Doubles] = lambda x: x.astype(np.float64)) -> Doubles:
-        """In float64, operands of products rounded."""
-        with np.errstate(all="ignore"):
-            scores = rounded(self.q) @ rounded(self.k).swapaxes(-1, -2) * float(self.q.dtype.type(self.scale))
-            if self.mask is not None:
-                keeps = ~self.mask if self.is_mask_hiding else self.mask
-                scores = np.where(keeps, scores, float(self.q.dtype.type(self.fill)))
-            if self.bias is not None:
-                scores = scores + self.bias.astype(np.float64)
-                scores = scores.astype(np.float32).astype(np.float64)  # -1e38 swallows what is added
-            weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-            weights /= weights.sum(axis=-1, keepdims=True)
-            return rounded(weights.astype(np.float32)) @ rounded(self.v)
-
-
-def tf32(x: Array) -> Doubles:
-    """Rounded to ten bits of mantissa."""
-    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
-    bits = (bits + np.uint32(0xFFF) + ((bits >> np.uint32(13)) & np.uint32(1))) & np.uint32(0xFFFFE000)
-    return bits.view(np.float32).astype(np.float64)
-
-
-def run(
-    unit: Unit, model: bytes, *feeds: dict[str, Array], precision: str = "high", is_fused: bool = True
-) -> list[Array]:
-    """First outputs, with guard zones round everything; by the attention kernel, unless not `is_fused`."""
-    options = vkml.SessionOptions(guard_bytes=256)
-    with vkml.InferenceSession(model, options, devices=unit.name, precision=precision) as session:
-        found = [session.run(None, feed)[0] for feed in feeds]
-        kernels = [step.kernel for step in session.report().steps]
-    assert ("attention" in kernels) == is_fused, kernels
-    return found
-
-
-def error(found: Array, exact: Doubles) -> float:
-    """Relative L2 error."""
-    difference = found.astype(np.float64) - exact
-    return float(np.linalg.norm(difference) / np.linalg.norm(exact))
-
-
-def worst(found: Array, exact: Doubles) -> float:
-    """The largest relative L2 error of a row."""
-    difference = np.linalg.norm(found.astype(np.float64) - exact, axis=-1)
-    return float((difference / np.linalg.norm(exact, axis=-1)).max())
-
-
-def check(unit: Unit, problem: Problem, allowance: float = 1.05) -> None:
-    """No worse than TF32 of the same operands, but for chance: the fewer the rows, the more of it."""
-    [found] = run(unit, problem.model(), problem.feed)
-    exact = problem.exact()
-    assert np.isfinite(found).all()
-    if problem.q.dtype == np.float16:
-        assert error(found, exact) < 5e-4  # probabilities and results rounded once each
-    else:
-        assert error(found, exact) <= allowance * error(problem.exact(tf32), exact)
-
-
-def operands(
-    queries: int, keys: int, head: int, *, batch: Sequence[int] = (2, 3), dtype: Any = np.float32
-) -> Problem:
-    q, k, v = (normal(seed, *batch, rows, head) for seed, rows in ((1, queries), (2, keys), (3, keys)))
-    q *= np.random.default_rng(4).choice(np.array([1, 4], np.float32), (*q.shape[:-1], 1))
-    return Problem(q.astype(dtype), k.astype(dtype), v.astype(dtype), head**-0.5)
 
 
 TYPES = (np.float32, np.float16)
@@ -610,126 +463,6 @@ def test_highest_is_strict_and_software_devices_are_left_alone(unit: Unit) -> No
     force(unit)
     [found] = run(unit, problem.model(), problem.feed, precision="highest", is_fused=False)
     assert error(found, problem.exact()) < 1e-6
-
-
-# --- the rule -------------------------------------------------------------------------------------------
-
-MMA = Layout(((0, 2), (0, 4), (1, 0), (2, 0), (4, 0)), ((0, 1), (8, 0)))
-"""Sums of 16 × 8: lanes in fours share a row and hold two of its columns, eight rows further two more."""
-OPERAND = Layout(MMA.lanes, ((0, 1), (8, 0), (0, 8)))
-FRAGMENTS = [Fragment(16, 8, 16, 32), Fragment(16, 16, 16, 32)]
-WIDE = Layout(MMA.lanes, ((0, 1), (8, 0), (0, 8)))
-LAYOUTS = {8: FragmentLayouts(OPERAND, MMA), 16: FragmentLayouts(OPERAND, WIDE)}
-GPU = Target(
-    frozenset(MATRIX_UNIT_NEEDS),
-    shared_bytes=49152,
-    max_invocations=1024,
-    subgroup_size=32,
-    processors=132,
-    strict_fp32=False,
-    fragment=FRAGMENTS[0],
-    wide_fragment=FRAGMENTS[1],
-    fragment_layouts=lambda fragment: LAYOUTS[fragment.n],
-)
-
-
-def given(
-    heads: int = 16, queries: int = 4096, keys: int = 4096, head: int = 128, dtype: Any = dtypes.FLOAT32
-) -> Attention:
-    def view(rows: int) -> View:
-        type_ = TensorType(dtype, (1, heads, rows, head))
-        return contiguous(Buffer(BufferKind.INPUT, type_.bytes, "x"), type_)
-
-    return Attention(view(queries), view(keys), view(keys), 0.1)
-
-
-def test_what_is_for_matrix_units() -> None:
-    assert attention.refusal(GPU, given()) == ""
-    assert attention.refusal(GPU, given(dtype=dtypes.FLOAT16)) == ""
-    unknown = replace(GPU, fragment_layouts=lambda fragment: None)
-    assert attention.refusal(unknown, given()) == ""  # scores go through shared memory
-    refused = {
-        "strict": (replace(GPU, strict_fp32=True), given()),
-        "no matrix units": (replace(GPU, fragment=None), given()),
-        "small": (replace(GPU, fragment=Fragment(8, 8, 8, 8)), given()),
-        "lacks": (replace(GPU, capabilities=frozenset()), given()),
-        "neither": (GPU, given(dtype=dtypes.FLOAT64)),
-        "columns": (GPU, given(head=264)),
-        "float16 heads": (GPU, given(head=60, dtype=dtypes.FLOAT16)),
-        "rows only": (GPU, given(queries=4)),
-        "no variant": (replace(GPU, shared_bytes=4096), given()),
-        "scale": (GPU, replace(given(), scale=-1.0)),
-        "beside others": (GPU, replace(given(), bias=given().q, causal=Causal(0, fill=-1e9))),
-        "below": (GPU, replace(given(), softcap=math.inf)),
-        "differ": (GPU, replace(given(), v=given(head=64).v)),
-    }
-    for reason, (target, asked) in refused.items():
-        assert reason in attention.refusal(target, asked), reason
-
-
-@pytest.mark.parametrize("has_floats", [False, True])
-def test_every_shape_fits_a_gpu(has_floats: bool) -> None:
-    for head, shapes in SHAPES.items():
-        for shape in shapes:
-            variant = variant_of(shape, FRAGMENTS, head)
-            variant.check()
-            assert variant.shared_bytes(has_floats=has_floats) <= 48 << 10
-            assert defines(variant, LAYOUTS[variant.fragment.n])["HEAD"] == head
-    for head in range(1, 257):
-        chosen = choose(Extent(1, 4, 300, 300, head, has_floats=has_floats), FRAGMENTS, 132)
-        assert chosen is not None
-        assert chosen.head == head_of(head) >= head
-
-
-def test_rule_occupies_the_device() -> None:
-    large = Extent(1, 16, 4096, 4096, 128)
-
-    def rows(**changes: Any) -> tuple[int, int]:
-        found = choose(replace(large, **changes), FRAGMENTS, 132)
-        assert found is not None
-        return found.tile_rows, found.sub_rows
-
-    assert rows() == (256, 32)
-    assert rows(heads=1)[0] == 32
-    # Masks cost registers, which the variant for whole tiles has none left of.
-    assert rows(keys=4095)[1] == 16
-    assert rows(is_masked=True)[1] == 16
-
-
-def test_candidates_are_the_rules_choice_and_others_that_fit() -> None:
-    for head in (64, 128, 256):
-        extent = Extent(1, 4, 300, 300, head, has_floats=True)
-        found = ordered(extent, FRAGMENTS, 132)
-        assert found[0] == choose(extent, FRAGMENTS, 132)
-        assert len(found) > 1 and len({variant.label for variant in found}) == len(found)
-        assert all(variant.shared_bytes(has_floats=True) <= 48 << 10 for variant in found)
-    assert ordered(extent, FRAGMENTS, 132, shared_bytes=1024) == []
-    trials = Trials()
-    # Wide fragments are left out where it is not known what lanes hold of them.
-    narrow = replace(GPU, fragment_layouts=lambda fragment: LAYOUTS[8] if fragment.n == 8 else None)
-    build = VulkanBuilder(narrow, trials)
-    asked = given(heads=2, queries=300, keys=300, head=64, dtype=dtypes.FLOAT16)
-    with build.step(asked.q.type):
-        attention.launch(build, asked, asked.q.type)
-    [labels] = [[trial.label for trial in each] for each in trials.found.values()]
-    assert len(labels) > 1 and not any("16x16x16" in label for label in labels)
-
-
-def test_layout_is_found_from_places() -> None:
-    places = np.array([[MMA.place(lane, element) for lane in range(32)] for element in range(4)])
-    assert layout_of(places) == MMA
-    assert (MMA.slots, MMA.lane_masks) == (2, 3)
-    # Two elements that change places are no formula of bits any more.
-    places[[0, 1], 5] = places[[1, 0], 5]
-    assert layout_of(places) is None
-
-
-def test_operand_stays_in_its_lane_where_layouts_agree() -> None:
-    assert LAYOUTS[8].moves(8) == ((0, 1), (0, 2), (1, 0))
-    by_rows = Layout(((1, 0), (2, 0), (4, 0), (8, 0), (0, 8)), ((0, 1), (0, 2), (0, 4)))
-    assert FragmentLayouts(by_rows, MMA).moves(8) is None
-    with pytest.raises(ValueError, match="rows_in='shared'"):
-        defines(Variant(FRAGMENTS[0], 64), FragmentLayouts(by_rows, MMA))
 
 
 def test_a_device_says_where_the_elements_of_fragments_are(

@@ -14,16 +14,8 @@ import pytest
 
 import vkml
 from tests.engine.open_graphs import open_plans
-from tests.kernels.test_attention import (
-    LARGE,
-    MASKS,
-    Problem,
-    added,
-    causal,
-    normal,
-    operands,
-    special,
-)
+from tests.kernels.attention_problems import LARGE, Problem, normal, operands
+from tests.kernels.test_attention import MASKS, added, causal, special
 from tests.ops.test_attention import heads, model, past, reference
 from vkml.engine import devices as device_registry
 from vkml.engine.sketch import Sketch

@@ -10,7 +10,7 @@ import pytest
 
 import vkml
 from benchmarks.models import bert_base, plain_convolutions
-from tests.kernels.test_attention import GPU
+from tests.kernels.gpu_targets import GPU
 from vkml.engine import devices, recorded
 from vkml.ir.graph import Graph
 from vkml.kernels.slang import compile_kernel
