@@ -14,7 +14,7 @@ import pytest
 import vkml
 from tests.kernels.gpu_targets import GPU
 from vkml.engine import devices, doctor, recorded
-from vkml.kernels import bfloat16_units, byte_units, half_product
+from vkml.kernels import bfloat16_units, byte_units, half_product, half_weights
 from vkml.kernels.packed_weights import Fragment
 from vkml.kernels.spec import KernelSpec
 from vkml.lowering.target import Target
@@ -73,7 +73,7 @@ def kernels_of(
         target = real(*given)
         able = target.capabilities | needs | {"int16", "int64", "float16", "subgroup_shuffle"}
         changed = {**gpu, "bfloat16_fragment": None, "byte_fragment": None, **TARGETS[kind]}
-        return replace(target, **changed, capabilities=able, holds_elements_once=lambda: True)
+        return replace(target, **changed, capabilities=able, holds_elements_once=lambda fragment: True)
 
     def compile_kernels(device: object, kernels: Sequence[KernelSpec], *rest: object) -> None:
         asked.extend(kernels)
@@ -83,6 +83,7 @@ def kernels_of(
     monkeypatch.setattr(recorded, "compile_kernels", compile_kernels)
     monkeypatch.setattr(byte_units, "offered", True)
     monkeypatch.setattr(half_product, "offered", True)
+    monkeypatch.setattr(half_weights, "offered", True)
 
     def ask(target: str, case: doctor.Case) -> list[KernelSpec]:
         nonlocal kind

@@ -593,7 +593,7 @@ def test_what_is_for_matrix_units() -> None:
         "strict": kernels(LARGE, replace(GPU, strict_fp32=True)),
         "no matrix units": kernels(LARGE, replace(GPU, fragment=None)),
         "small": kernels(LARGE, replace(GPU, fragment=Fragment(8, 8, 8, 8))),
-        "more than once": kernels(LARGE, replace(GPU, holds_elements_once=lambda: False)),
+        "more than once": kernels(LARGE, replace(GPU, holds_elements_once=lambda fragment: False)),
         "lacks": kernels(LARGE, replace(GPU, capabilities=frozenset())),
         "groups": kernels(LARGE, group=2),
         "too small": kernels(replace(LARGE, batch=1, spatial=(5, 5))),

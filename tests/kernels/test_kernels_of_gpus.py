@@ -40,7 +40,7 @@ def kernels_of(
     def target_of(*given: Any) -> Target:
         target = real(*given)
         able = target.capabilities | GPU.capabilities
-        return replace(target, **changed, capabilities=able, holds_elements_once=lambda: True)
+        return replace(target, **changed, capabilities=able, holds_elements_once=lambda fragment: True)
 
     def compile_kernels(device: object, kernels: Sequence[KernelSpec], *rest: object) -> None:
         asked.extend(kernels)

@@ -317,7 +317,7 @@ def test_a_device_says_how_it_keeps_fragments(device: str, monkeypatch: pytest.M
     info = vulkan.find_device(device, True)
     target = device_registry.target_of(info)
     assert target.fragment is not None
-    assert target.holds_elements_once()
+    assert target.holds_elements_once(target.fragment)
     monkeypatch.setattr(fragment_check, "_known", {})
     one_too_many = count_elements
 
@@ -329,7 +329,7 @@ def test_a_device_says_how_it_keeps_fragments(device: str, monkeypatch: pytest.M
         return replace(made, kernel=replace(made.kernel, text=replace(text, parts=parts)))
 
     monkeypatch.setattr(fragment_check, "count_elements", counted)
-    assert not target.holds_elements_once()
+    assert not target.holds_elements_once(target.fragment)
 
 
 def operands(
@@ -350,7 +350,7 @@ def test_what_is_for_matrix_units() -> None:
         "strict": (replace(GPU, strict_fp32=True), a, b),
         "no matrix units": (replace(GPU, fragment=None), a, b),
         "small": (replace(GPU, fragment=Fragment(8, 8, 8, 8)), a, b),
-        "more than once": (replace(GPU, holds_elements_once=lambda: False), a, b),
+        "more than once": (replace(GPU, holds_elements_once=lambda fragment: False), a, b),
         "lacks": (replace(GPU, capabilities=frozenset()), a, b),
         "no constant": (GPU, a, replace(b, buffer=Buffer(BufferKind.ACTIVATION, 1))),
         "transposed": (GPU, replace(a, strides=(0, 1, 256)), b),

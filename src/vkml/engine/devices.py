@@ -239,10 +239,10 @@ def target_of(info: DeviceInfo, precision: str = "highest") -> Target:
     fragment = fragments[0] if fragments else None
     alike = [each for each in fragments if each.k == fragments[0].k and each.n == 16]
 
-    def holds_elements_once() -> bool:
+    def holds_elements_once(fragment: Fragment) -> bool:
         from vkml.engine.fragment_check import holds_elements_once
 
-        return fragment is not None and holds_elements_once(open_device(info), fragment)
+        return holds_elements_once(open_device(info), fragment)
 
     def fragment_layouts(fragment: Fragment) -> FragmentLayouts | None:
         from vkml.engine.fragment_check import fragment_layouts

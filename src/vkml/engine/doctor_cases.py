@@ -331,6 +331,13 @@ def _all() -> Iterator[Case]:
         FLOAT16_TOLERANCE,
         "high",
     )
+    yield case(
+        "matmul",
+        "constant weights, fp16, precision high",
+        _weighted("MatMul", (380, 510), (510, 770), **f16),
+        FLOAT16_TOLERANCE,
+        "high",
+    )
     yield case("matmul", "large tiles", _simple("MatMul", (1030, 250), (250, 1030)))
     yield case("matmul", "ranges of K", _simple("MatMul", (380, 510), (510, 770)))
     yield case("attention", "two heads", _attention(2, 3, 19, 16))

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from vkml.dataclasses import dataclass
 from vkml.ir.dtypes import FLOAT32
-from vkml.kernels.packed_weights import MATRIX_UNIT_NEEDS, Fragment
+from vkml.kernels.packed_weights import UNIT_NEEDS, Fragment
 from vkml.kernels.unit_tiles import RANGES, Choice, UnitTile, cheapest, estimates, in_waves, resident_groups
 
 if TYPE_CHECKING:
     from vkml.kernels.gemm import Product
     from vkml.lowering.target import Target
 
-NEEDS = (*MATRIX_UNIT_NEEDS, "bfloat16_cooperative_matrix")
+NEEDS = UNIT_NEEDS["bfloat16"]
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vkml.dataclasses import dataclass
 from vkml.ir import dtypes
-from vkml.ir.size import Size
+from vkml.ir.size import Size, typical
 from vkml.ir.wording import counted
-from vkml.kernels import bfloat16_units
 from vkml.kernels.gemm import Product, add_partials, emit_finish
 from vkml.kernels.matrix_units import LEAST_FRAGMENT, LONGEST_SUM
-from vkml.kernels.packed_weights import MATRIX_UNIT_NEEDS, Fragment, boolean
+from vkml.kernels.packed_weights import UNIT_NEEDS, Fragment, boolean
 from vkml.kernels.unit_tiles import RANGES, Choice, UnitTile, cheapest, estimates, in_waves, resident_groups
 from vkml.kernels.views import View
 from vkml.kernels.writer import KernelWriter, template
@@ -87,8 +87,8 @@ forced: tuple[Tile, int] | None = None
 
 
 @dataclass(frozen=True)
-class _Lines:
-    """How the kernel reads an operand (batch, rows, k)."""
+class Lines:
+    """How kernels read an operand (batch, rows, k)."""
 
     is_along_k: bool
     is_aligned: bool
@@ -100,7 +100,8 @@ class _Lines:
 
     def define(self, writer: KernelWriter, view: View, letter: str) -> str:
         """The names that the kernel reads it by."""
-        for name, value in (("BATCH", self.batch), ("LINE", self.line), ("BEFORE", view.offset % WORD)):
+        values = {"BATCH": self.batch, "LINE": self.line, "BEFORE": view.offset % WORD}
+        for name, value in values.items():
             writer.constant(value, f"{letter}_{name}")
         names = {
             "POINTER": writer.read(view),
@@ -110,28 +111,33 @@ class _Lines:
         return "\n".join(f"#define {letter}_{name} {value}" for name, value in names.items())
 
 
-def _lines(view: View) -> _Lines | None:
-    """How (batch, rows, k) lies; None where its lines are not what the kernel reads."""
+def lines_of(view: View) -> Lines | None:
+    """How (batch, rows, k) lies; None where its lines are not what kernels read.
+
+    The number of rows of a single matrix may be open.
+    """
     batch, row, k = view.strides
-    numbers = (*view.shape, *view.strides, view.offset)
+    batch = 0 if view.shape[0] == 1 else batch
+    numbers = (view.shape[0], view.shape[2], batch, row, k, view.offset)
     if any(isinstance(number, Size) for number in numbers) or view.is_reversed or 1 not in (row, k):
         return None
-    if view.byte_range[1] // view.itemsize > MOST_ELEMENTS:
+    shape = view.shape[0], typical(view.shape[1]), view.shape[2]
+    known = replace(view, shape=shape, strides=(batch, row, k))
+    if known.byte_range[1] // view.itemsize > MOST_ELEMENTS:
         return None
-    batch, line = batch if view.shape[0] > 1 else 0, row if k == 1 else k
+    line = row if k == 1 else k
     is_aligned = all(number % WORD == 0 for number in (batch, line, view.offset))
-    return _Lines(k == 1, is_aligned, batch, line)
+    return Lines(k == 1, is_aligned, batch, line)
 
 
-def _fragment(target: Target, a: View, b: View) -> Fragment | None:
+def fragment_of(target: Target, a: View, b: View) -> Fragment | None:
     """Of the unit that multiplies both operands as they are."""
     if a.dtype != b.dtype:
         return None
-    fragment, needs = {
-        dtypes.FLOAT16: (target.fragment, MATRIX_UNIT_NEEDS),
-        dtypes.BFLOAT16: (target.bfloat16_fragment, bfloat16_units.NEEDS),
-    }.get(a.dtype, (None, ()))
-    return None if set(needs) - target.capabilities else fragment
+    units = {dtypes.FLOAT16: target.fragment, dtypes.BFLOAT16: target.bfloat16_fragment}
+    fragment = units.get(a.dtype)
+    lacks = fragment is not None and set(UNIT_NEEDS[fragment.element]) - target.capabilities
+    return None if lacks else fragment
 
 
 def choose(target: Target, product: Product, a: View, b: View) -> Choice[Tile] | None:
@@ -148,10 +154,12 @@ def choices(target: Target, product: Product, a: View, b: View) -> list[Choice[T
         a: (batch, m, k).
         b: (batch, k, n).
     """
-    fragment = _fragment(target, a, b)
+    fragment = fragment_of(target, a, b)
     if fragment is None or product.k == 0:
         return []
-    if _lines(a) is None or _lines(b.transpose((0, 2, 1))) is None:
+    if any(isinstance(size, Size) for size in (product.batch, product.m, product.n, product.k)):
+        return []
+    if lines_of(a) is None or lines_of(b.transpose((0, 2, 1))) is None:
         return []
     if forced is not None:
         return [Choice(*forced, 0.0)] if forced[0].fits(fragment, target) else []
@@ -175,8 +183,8 @@ def choices(target: Target, product: Product, a: View, b: View) -> list[Choice[T
 def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Choice[Tile]) -> list[View]:
     """Emits the product with the epilogue on offer; returns the views of its results."""
     columns = b.transpose((0, 2, 1))
-    lines = _lines(a), _lines(columns)
-    fragment = _fragment(build.target, a, b)
+    lines = lines_of(a), lines_of(columns)
+    fragment = fragment_of(build.target, a, b)
     assert fragment is not None and lines[0] is not None and lines[1] is not None
     tile = choice.tile
     batch, m, n, k = product.batch, product.m, product.n, product.k
@@ -193,15 +201,15 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
             [
                 *(f"static const int {name} = {value};" for name, value in numbers.items()),
                 f"#define PROMOTED {tile.promoted}",
-                f"typealias Element = {'BFloat16' if fragment.element == 'bfloat16' else 'half'};",
+                f"typealias Element = {fragment.slang_element};",
                 lines[0].define(writer, a, "A"),
                 lines[1].define(writer, columns, "B"),
             ]
         )
     )
     partials = emit_finish(build, writer, product, splits, outputs, epilogue)
-    writer.need(*(bfloat16_units.NEEDS if fragment.element == "bfloat16" else MATRIX_UNIT_NEEDS))
-    writer.text(template("half_product"))
+    writer.need(*UNIT_NEEDS[fragment.element])
+    writer.text(template("half_lines") + template("half_product"))
     build.emit(
         writer.finish(
             product.label,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vkml.ir.wording import counted
-from vkml.kernels import gemm, gemv, half_product, matrix_units, sliced, split_product
+from vkml.kernels import gemm, gemv, half_product, half_weights, matrix_units, sliced, split_product
 from vkml.kernels.candidates import Candidate, described
 from vkml.kernels.gemm import CYCLES, LAUNCH, Product
 from vkml.kernels.unit_tiles import Choice
@@ -52,10 +52,8 @@ def _candidates(build: VulkanBuilder, product: Product, a: View, b: View) -> Ite
     shape = None if not why else sliced.choose(target, product)
     if shape is not None:
         yield _in_slices(build, product, a, b, shape)
-    elif (halves := half_product.choose(target, product, a, b)) and halves.cycles < gemm.cycles(
-        target, product
-    ):
-        yield _of_halves(build, product, a, b, halves)
+    elif (halves := _rule_of_halves(build, product, a, b)) is not None:
+        yield halves
     elif why:
         split = split_product.choose(target, product)
         if split is not None and split.cycles < gemm.cycles(target, product):
@@ -64,6 +62,8 @@ def _candidates(build: VulkanBuilder, product: Product, a: View, b: View) -> Ite
     if target.fragment is not None and not matrix_units.refusal(build, product, a, b, is_rule=False):
         for choice in matrix_units.choices(target, target.fragment, product):
             yield _on_units(build, product, a, b, choice)
+    for weights in half_weights.choices(target, product, a, b):
+        yield _with_weights(build, product, a, b, weights)
     for units in half_product.choices(target, product, a, b):
         yield _of_halves(build, product, a, b, units)
     for pieces in split_product.choices(target, product):
@@ -90,6 +90,31 @@ def _in_pieces(
         f"{choice.tile.label()}, {counted(choice.splits, 'K range')}",
         LAUNCH + choice.cycles / CYCLES,
         functools.partial(split_product.launch, build, product, a, b, choice),
+        choice.tile.label(),
+    )
+
+
+def _rule_of_halves(build: VulkanBuilder, product: Product, a: View, b: View) -> Candidate | None:
+    """The rule's choice of what multiplies halves as they are; None where it expects ordinary arithmetic to
+    be faster."""
+    found: list[tuple[float, Candidate]] = []
+    if (weights := half_weights.choose(build.target, product, a, b)) is not None:
+        found.append((weights.time, _with_weights(build, product, a, b, weights)))
+    if (lying := half_product.choose(build.target, product, a, b)) is not None:
+        found.append((LAUNCH + lying.cycles / CYCLES, _of_halves(build, product, a, b, lying)))
+    if not found:
+        return None
+    time, candidate = min(found, key=lambda each: each[0])
+    return candidate if time < gemm.estimate_ordinary(build.target, product) else None
+
+
+def _with_weights(
+    build: VulkanBuilder, product: Product, a: View, b: View, choice: half_weights.Choice
+) -> Candidate:
+    return Candidate(
+        choice.label(),
+        choice.time,
+        functools.partial(half_weights.launch, build, product, a, b, choice),
         choice.tile.label(),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,10 +11,12 @@ from vkml.dataclasses import dataclass
 from vkml.ir import TensorType, dtypes
 from vkml.ir.size import Size, is_multiple, typical
 from vkml.ir.wording import counted
+from vkml.kernels.epilogue import Epilogue
 from vkml.kernels.gemm import LAUNCH, Product, add_partials, estimate_ordinary
 from vkml.kernels.packed_weights import (
     COLUMN_PADDING,
     MATRIX_UNIT_NEEDS,
+    UNIT_NEEDS,
     WIDEST_TILE,
     Fragment,
     are_scalable,
@@ -198,7 +200,7 @@ def refusal(build: VulkanBuilder, product: Product, a: View, b: View, *, is_rule
     why = why_not_chosen(target, product, choose(target, fragment, product), is_rule=is_rule)
     if why:
         return why
-    suits = build.ask(_matrix(b), _is_scalable)
+    suits = build.ask(matrix_of(b), _is_scalable)
     return "" if suits else "weights that one scale a column does not suit"
 
 
@@ -231,7 +233,9 @@ def why_not_chosen(target: Target, product: Product, choice: Choice | None, *, i
         return f"sums of more than {LONGEST_SUM}"
     if forced is None and is_rule and choice.time >= estimate_ordinary(target, product):
         return "too small a product"
-    return "" if target.holds_elements_once() else "the device's fragments hold elements more than once"
+    assert target.fragment is not None
+    suits = target.holds_elements_once(target.fragment)
+    return "" if suits else "the device's fragments hold elements more than once"
 
 
 def _is_scalable(matrix: View) -> bool:
@@ -243,8 +247,8 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
     """Emits a product that `refusal` has nothing against; returns the views of its results."""
     fragment = build.target.fragment
     assert fragment is not None
-    tile, splits = choice.tile, choice.splits
-    packed = build.packed_weights(_matrix(b), fragment)
+    tile = choice.tile
+    packed = build.packed_weights(matrix_of(b), fragment)
     has_pass = choice.has_pass
     exponents = build.row_exponents(a, fragment) if has_pass else None
     epilogue, outputs = build.take_epilogue(product.result)
@@ -266,6 +270,38 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
             ]
         )
     )
+    files = ("scales", "matrix_units_rows", "matrix_units_results", "matrix_units")
+    expected = f"{choice.time:.0f} µs expected, else {estimate_ordinary(build.target, product):.0f}"
+    how = f"fp16 scaled by rows and columns, fp32 sums; {expected}"
+    emit_product(build, writer, fragment, product, choice, files, how, outputs, epilogue)
+    return outputs
+
+
+def emit_product(
+    build: VulkanBuilder,
+    writer: KernelWriter,
+    fragment: Fragment,
+    product: Product,
+    choice: Choice,
+    files: Iterable[str],
+    how: str,
+    outputs: list[View],
+    epilogue: Epilogue | None,
+) -> None:
+    """Emits a product whose kernel knows its operands, and what adds up its ranges of K.
+
+    Args:
+        build: where the launches go.
+        writer: of the kernel, after `define`.
+        fragment: that it multiplies.
+        product: its sizes.
+        choice: tile and ranges of K.
+        files: templates, in order, those that store rows among them.
+        how: it is computed, for people.
+        outputs: where results go,
+        epilogue: by this.
+    """
+    tile, splits = choice.tile, choice.splits
     partials = None
     if splits > 1:
         partials = build.scratch(TensorType(dtypes.FLOAT32, (splits, product.batch, product.m, product.n)))
@@ -276,21 +312,19 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
         writer.text("void finish(int split, int m, int n, float4 x) { store4(0, m, n, x); }")
     tiles = -(-product.m // tile.m) * -(-product.n // tile.n)
     across, rows = writer.grid(tiles, build.target.max_groups)
-    writer.need(*MATRIX_UNIT_NEEDS)
-    writer.text("".join(map(template, ("scales", "matrix_units_rows", "matrix_units"))))
+    writer.need(*UNIT_NEEDS[fragment.element])
+    writer.text("".join(map(template, files)))
     build.emit(
         writer.finish(
-            "matmul",
+            product.label,
             (across, rows, splits),
             variant=choice.label(),
-            reason=f"M {product.m}, N {product.n}, K {product.k}: fp16 scaled by rows and columns, "
-            f"fp32 sums; {choice.time:.0f} µs expected, else {estimate_ordinary(build.target, product):.0f}",
+            reason=f"M {product.m}, N {product.n}, K {product.k}: {how}",
             subgroup_size=fragment.lanes,
         )
     )
     if partials is not None:
         add_partials(build, product, partials, splits, outputs, epilogue)
-    return outputs
 
 
 def define(
@@ -327,6 +361,7 @@ def define(
         "BAND": BAND,
     }
     lines = [f"static const int {name} = {value};" for name, value in numbers.items()]
+    lines.append(f"typealias Element = {fragment.slang_element};")
     lines += [f"#define {name} {pointer}" for name, pointer in pointers.items()]
     lines.append(f"#define N_BLOCKS ((N + {COLUMN_PADDING - 1}) / {COLUMN_PADDING} * {COLUMN_PADDING // 8})")
     writer.text("\n".join(lines))
@@ -407,14 +442,14 @@ def choices(
     for tile in tiles:
         if not (tile.fits(fragment, target) and suits(tile)):
             continue
-        for splits in _ranges(target, tile, m, n, k):
+        for splits in ranges(target, tile, m, n, k):
             for has_pass in passes:
                 choice = Choice(tile, splits, has_pass)
                 found.append(replace(choice, time=estimate(target, fragment, choice, m, n, k)))
     return found
 
 
-def _ranges(target: Target, tile: Tile, m: int, n: int, k: int) -> list[int]:
+def ranges(target: Target, tile: Tile, m: int, n: int, k: int) -> list[int]:
     """Numbers of ranges of K that fill the device once or a few times, none of them too long a sum."""
     tiles = -(-m // tile.m) * -(-n // tile.n)
     least = -(-k // (LONGEST_SUM * tile.slices))
@@ -427,22 +462,42 @@ def _ranges(target: Target, tile: Tile, m: int, n: int, k: int) -> list[int]:
 
 
 def estimate(target: Target, fragment: Fragment, choice: Choice, m: int, n: int, k: int) -> float:
-    """Microseconds: workgroups run in waves of as many as fit on all multiprocessors; the last is sparse."""
+    """Microseconds, with those that finding the scales of rows takes."""
     tile, splits = choice.tile, choice.splits
-    threads = tile.threads(fragment)
-    by_registers = REGISTERS // (min(255, tile.sums(fragment) + OTHER_REGISTERS) * threads)
+    if choice.has_pass:
+        return estimate_waves(target, fragment, tile, splits, m, n, k) + LAUNCH + 4 * m * k / READ
+    read = 4 * tile.m * -(-k // splits) * _resident(target, fragment, tile) / READ_BY_ONE
+    return estimate_waves(target, fragment, tile, splits, m, n, k, LOOK + read)
+
+
+def _resident(target: Target, fragment: Fragment, tile: Tile) -> int:
+    """Workgroups that a multiprocessor holds at a time."""
+    by_registers = REGISTERS // (min(255, tile.sums(fragment) + OTHER_REGISTERS) * tile.threads(fragment))
     shared = max(tile.shared_bytes, tile.results_bytes(fragment))
-    resident = max(1, min(by_registers, target.shared_bytes // shared))
+    return max(1, min(by_registers, target.shared_bytes // shared))
+
+
+def estimate_waves(
+    target: Target, fragment: Fragment, tile: Tile, splits: int, m: int, n: int, k: int, before: float = 0.0
+) -> float:
+    """Microseconds: workgroups run in waves of as many as fit on all multiprocessors; the last is sparse.
+
+    Args:
+        target: the device.
+        fragment: its own.
+        tile: what a workgroup computes,
+        splits: in so many ranges of K.
+        m: sizes of the product,
+        n: all three
+        k: of them.
+        before: what each wave takes before its steps, besides `WAVE`.
+    """
+    resident = _resident(target, fragment, tile)
     groups = -(-m // tile.m) * -(-n // tile.n) * splits
     steps = math.ceil(math.ceil(k / tile.step_k) / (splits * tile.slices))
     waves, rest = divmod(groups, target.processors * resident)
-    time = LAUNCH
-    wave = WAVE
-    if choice.has_pass:
-        time += LAUNCH + 4 * m * k / READ
-    else:
-        wave += LOOK + 4 * tile.m * -(-k // splits) * resident / READ_BY_ONE
-    time += waves * (wave + steps * tile.step)
+    wave = WAVE + before
+    time = LAUNCH + waves * (wave + steps * tile.step)
     if rest:
         share = -(-rest // target.processors) / resident
         time += wave + steps * tile.step * max(share, tile.least)
@@ -451,7 +506,7 @@ def estimate(target: Target, fragment: Fragment, choice: Choice, m: int, n: int,
     return time
 
 
-def _matrix(b: View) -> View:
+def matrix_of(b: View) -> View:
     """(k, n) of a single (1, k, n)."""
     return View(b.buffer, b.dtype, b.shape[1:], b.strides[1:], b.offset)
 

@@ -55,17 +55,23 @@ class Fragment:
     element: str = "float16"
     """The type of both operands; sums are float32."""
 
+    @property
+    def slang_element(self) -> str:
+        """What Slang calls it."""
+        return {"float16": "half", "bfloat16": "BFloat16"}[self.element]
+
 
 class PackedWeights(Constant):
-    """Weights in fp16, each column scaled by a power of two, in the order of the matrix unit's fragments.
+    """Weights in the order of the matrix unit's fragments: float32's in fp16, each column scaled by a power
+    of two; float16's and bfloat16's as they are.
 
-    Its 32-bit words are an exponent for each column, then how many small elements each has (of values of a
-    run), then the fragments, then room that kernels may read.
+    Its 32-bit words are, of float32, an exponent for each column, then how many small elements each has (of
+    values of a run); then the fragments, then room that kernels may read.
     """
 
     def __init__(self, original: Constant, weights: View, fragment: Fragment, push_bytes: int) -> None:
         """Args:
-        original: float32.
+        original: float32, or what the fragment is of.
         weights: (k, n) of it, or (blocks, taps, channels, n), whose k counts all that is before n.
         fragment: whose order.
         push_bytes: of push constants that the device has.
@@ -97,7 +103,13 @@ class PackedWeights(Constant):
 def _words(weights: View) -> int:
     k, n = math.prod(weights.shape[:-1]), weights.shape[-1]
     columns = padded(n, COLUMN_PADDING)
-    return 2 * columns + columns * padded(k, K_PADDING) // 2 + K_PADDING * (columns + WIDEST_TILE) // 2
+    fragments = columns * padded(k, K_PADDING) // 2 + K_PADDING * (columns + WIDEST_TILE) // 2
+    return fragments + (2 * columns if _is_scaled(weights) else 0)
+
+
+def _is_scaled(weights: View) -> bool:
+    """Whether columns of weights have exponents: fp16 has too few of them for float32's elements."""
+    return weights.dtype == dtypes.FLOAT32
 
 
 def emit_packing(build: VulkanBuilder, values: View, fragment: Fragment) -> View:
@@ -136,7 +148,7 @@ def small_of(packed: View, columns: int) -> View:
 
 
 def fragments_of(packed: View, columns: int) -> View:
-    """The part of packed weights that holds the fragments, and what lies behind them."""
+    """The part of packed weights of float32 that holds the fragments, and what lies behind them."""
     start = 2 * padded(columns, COLUMN_PADDING)
     return replace(packed, shape=(packed.shape[0] - start,), offset=packed.offset + start)
 
@@ -168,31 +180,33 @@ def _packing(
     }
     # One kernel packs all constants, once; what each run packs has some more.
     is_of_run = stage > 0
-    is_vector = k_stride == 1 and all(is_multiple(number, 4) for number in whole)
+    is_scaled = _is_scaled(weights)
+    is_vector = is_scaled and k_stride == 1 and all(is_multiple(number, 4) for number in whole)
     names = {
+        "IS_SCALED": int(is_scaled),
         "STAGE": stage,
         "K_AXES": axes_of_k if is_of_run else 3,
         "IS_WHOLE_VECTORS": boolean(is_of_run and is_vector),
         "IS_ALONG_K": boolean(k_stride < row_stride) if is_of_run else "(push.k_stride < push.row_stride)",
     }
-    pointers = {"SOURCE": writer.read(weights)}
+    source = "float" if is_scaled else "uint16_t"
+    pointers = {"SOURCE": writer.read(weights, reinterpreted_as=source)}
+    fragments = fragments_of(packed, n) if is_scaled else packed
     if stage > 0:
         pointers["SMALL"] = writer.write(small_of(packed, n), reinterpreted_as="int")
     if stage == 1:
         assert found is not None
         pointers["FOUND"] = writer.write(found, width=2)
     else:
-        pointers["EXPONENTS"] = writer.write(exponents_of(packed, n), reinterpreted_as="int")
-        pointers["PACKED"] = writer.write(fragments_of(packed, n), width=4)
+        if is_scaled:
+            pointers["EXPONENTS"] = writer.write(exponents_of(packed, n), reinterpreted_as="int")
+        pointers["PACKED"] = writer.write(fragments, width=4)
     if stage == 2:
         assert found is not None
         pointers["FOUND"] = writer.read(found, width=2)
     blocks, chunks = -(-n // COLUMN_PADDING), -(-padded(k, K_PADDING) // _CHUNK)
-    share = {
-        0: chunks * _CHUNK,
-        1: _maxima_range(k),
-        2: max(1, min(8, blocks * chunks // _PACKING_GROUPS)) * _CHUNK,
-    }[stage]
+    some = max(1, min(8, blocks * chunks // _PACKING_GROUPS)) * _CHUNK
+    share = {0: chunks * _CHUNK if is_scaled else some, 1: _maxima_range(k), 2: some}[stage]
     # Pushed, so that one pipeline packs all weights.
     writer.word("rows", n)
     writer.word("steps", k)
@@ -205,16 +219,18 @@ def _packing(
     writer.word("taps", sizes[-2])
     writer.word("block_stride", strides[-3])
     writer.word("tap_stride", strides[-2])
-    writer.need(*MATRIX_UNIT_NEEDS)
+    writer.need(*UNIT_NEEDS[fragment.element], *(() if is_scaled else ("int16",)))
     writer.text(
         "\n".join(
             [
                 *(f"static const int {name} = {value};" for name, value in numbers.items()),
                 *(f"#define {name} {value}" for name, value in (names | pointers).items()),
+                f"typealias Source = {source if is_scaled else 'uint'};",
+                f"typealias Element = {fragment.slang_element};",
             ]
         )
     )
-    writer.text(template("scales") + template("fragments"))
+    writer.text((template("scales") if is_scaled else "") + template("fragments"))
     groups = (blocks, -(-(k if stage == 1 else padded(k, K_PADDING)) // share), 1)
     label = "column_magnitudes" if stage == 1 else "pack_weights"
     return writer.finish(label, groups, subgroup_size=fragment.lanes)
@@ -225,7 +241,7 @@ def count_elements(result: View, fragment: Fragment, push_bytes: int) -> Dispatc
     writer = KernelWriter(push_bytes)
     pointer = writer.write(result)
     shape = f"{fragment.k}, {fragment.n}, CoopMatMatrixUse.MatrixB"
-    writer.need(*MATRIX_UNIT_NEEDS)
+    writer.need(*UNIT_NEEDS[fragment.element])
     writer.text(
         "\n".join(
             [
@@ -233,7 +249,7 @@ def count_elements(result: View, fragment: Fragment, push_bytes: int) -> Dispatc
                 f'[shader("compute")] [numthreads({fragment.lanes}, 1, 1)]',
                 "void main(uint thread : SV_GroupIndex)",
                 "{",
-                f"    CoopMat<half, MemoryScope.Subgroup, {shape}> weights;",
+                f"    CoopMat<{fragment.slang_element}, MemoryScope.Subgroup, {shape}> weights;",
                 f"    if (thread == 0) {pointer}[0] = int(weights.GetLength());",
                 "}",
             ]
@@ -243,6 +259,11 @@ def count_elements(result: View, fragment: Fragment, push_bytes: int) -> Dispatc
 
 
 MATRIX_UNIT_NEEDS = ("has_cooperative_matrix", "float16", "storage_16bit", "vulkan_memory_model")
+UNIT_NEEDS = {
+    "float16": MATRIX_UNIT_NEEDS,
+    "bfloat16": (*MATRIX_UNIT_NEEDS, "bfloat16_cooperative_matrix"),
+}
+"""What a device must have to multiply fragments of a type."""
 
 _ranges: weakref.WeakKeyDictionary[Constant, dict[Hashable, float]] = weakref.WeakKeyDictionary()
 

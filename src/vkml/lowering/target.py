@@ -39,7 +39,7 @@ class Target:
         default=lambda fragment: None, compare=False
     )
     """Which elements of a fragment each lane holds, where that is a formula; asks the device."""
-    holds_elements_once: Callable[[], bool] = field(default=lambda: True, compare=False)
+    holds_elements_once: Callable[[Fragment], bool] = field(default=lambda fragment: True, compare=False)
     """Whether a subgroup's lanes share a fragment's elements, as packed weights want it; asks the device."""
 
     @property

@@ -25,6 +25,7 @@ from vkml.kernels import (
     gather,
     gemm,
     half_product,
+    half_weights,
     index,
     matmul,
     matrix_units,
@@ -64,10 +65,11 @@ def _forced() -> Hashable:
     """What tests and tuning runs force, by which the same nodes become other launches."""
     templates = (
         attention, attention_gradients, bfloat16_units, byte_units, decode_attention, gemm, half_product,
-        matrix_units, recurrent, sliced,
+        half_weights, matrix_units, recurrent, sliced,
     )  # fmt: skip
     others = (
-        matrix_units.finds_own_scales, half_product.offered, split_product.forced, row_prologue.everywhere,
+        matrix_units.finds_own_scales, half_product.offered, half_weights.offered, split_product.forced,
+        row_prologue.everywhere,
     )  # fmt: skip
     return *others, *(template.forced for template in templates)
 

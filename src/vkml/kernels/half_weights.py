@@ -1,0 +1,137 @@
+"""Products of float16 or bfloat16 on matrix units by constant weights, packed in the order of fragments."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vkml.dataclasses import dataclass
+from vkml.ir.size import Size, is_multiple, typical
+from vkml.ir.wording import counted
+from vkml.kernels import matrix_units
+from vkml.kernels.gemm import Product, estimate_ordinary
+from vkml.kernels.half_product import MOST_ELEMENTS, WORD, Lines, fragment_of, lines_of
+from vkml.kernels.matrix_units import LEAST_FRAGMENT, LONGEST_SUM, Tile
+from vkml.kernels.packed_weights import Fragment, boolean
+from vkml.kernels.views import View
+
+if TYPE_CHECKING:
+    from vkml.lowering.target import Target
+    from vkml.lowering.vulkan_builder import VulkanBuilder
+
+TILES = (
+    Tile(64, 64, 4, 1, 32, 2, 0.75, 0.60),
+    Tile(64, 64, 8, 1, 32, 2, 0.77, 0.50),
+    Tile(64, 64, 4, 1, 64, 2, 1.50, 0.60),
+    Tile(64, 32, 4, 1, 32, 2, 0.925, 0.63),
+    Tile(64, 32, 2, 2, 64, 4, 0.723, 0.50),
+    Tile(32, 64, 2, 2, 64, 2, 1.216, 0.77),
+    Tile(32, 32, 4, 1, 64, 4, 0.916, 0.64),
+    Tile(32, 32, 4, 2, 64, 4, 0.702, 0.50),
+    Tile(32, 32, 2, 2, 64, 4, 0.797, 0.81),
+    Tile(32, 32, 2, 4, 64, 4, 0.872, 0.50),
+    Tile(16, 32, 2, 4, 64, 4, 0.950, 0.72),
+)
+"""The first three have the times of stand-alone kernels whose rows were packed (370 TFLOP/s, H200); the
+others those of rows of float32, which are converted besides."""
+
+offered = False
+"""Whether `choose` offers them: they have not been timed on a GPU yet, where measurement may pick them."""
+
+forced: tuple[Tile, int] | None = None
+"""For tests and tuning runs: the tile and ranges of K of every product that can be computed so at all."""
+
+
+@dataclass(frozen=True)
+class Choice(matrix_units.Choice):
+    """A tile, a number of ranges of K, and the microseconds that are expected."""
+
+    def label(self) -> str:
+        """Tells it from other choices."""
+        ranges = counted(self.splits, "K range")
+        return f"matrix units, halves, weights in fragments, {self.tile.label()}, {ranges}"
+
+
+def choose(target: Target, product: Product, a: View, b: View) -> Choice | None:
+    """The choice with the least estimated time; None where there is none, or these are not offered."""
+    if not offered and forced is None:
+        return None
+    return min(choices(target, product, a, b), key=lambda choice: choice.time, default=None)
+
+
+def choices(target: Target, product: Product, a: View, b: View) -> list[Choice]:
+    """All tiles that fit and numbers of ranges of K, with the time that is estimated for each.
+
+    Args:
+        target: the device. Units truncate as they add: there are none where float32 is strict.
+        product: its sizes.
+        a: (1, m, k), of which m may be open.
+        b: (1, k, n).
+    """
+    fragment = fragment_of(target, a, b)
+    if fragment is None or target.strict_fp32 or product.batch != 1 or product.k == 0:
+        return []
+    lines = lines_of(a)
+    if lines is None or not _is_packable(b):
+        return []
+    sizes = zip((fragment.m, fragment.n, fragment.k), LEAST_FRAGMENT, strict=True)
+    if forced is None and any(size < least for size, least in sizes):
+        return []
+    found = _forced(fragment, target, lines) if forced is not None else _all(target, fragment, product, lines)
+    found = [choice for choice in found if choice.longest_sum(product.k) <= LONGEST_SUM]
+    return found if found and target.holds_elements_once(fragment) else []
+
+
+def _is_packable(b: View) -> bool:
+    """Whether an operand is a constant matrix whose elements the packing kernel finds."""
+    numbers = (*b.shape, *b.strides, b.offset)
+    return (
+        b.buffer.is_constant
+        and not any(isinstance(number, Size) for number in numbers)
+        and not b.is_reversed
+        and b.byte_range[1] // b.itemsize <= MOST_ELEMENTS
+    )
+
+
+def _forced(fragment: Fragment, target: Target, lines: Lines) -> list[Choice]:
+    assert forced is not None
+    return [Choice(*forced)] if fits(forced[0], fragment, target, lines) else []
+
+
+def _all(target: Target, fragment: Fragment, product: Product, lines: Lines) -> list[Choice]:
+    m, n, k = (typical(size) for size in (product.m, product.n, product.k))
+    return [
+        Choice(tile, splits, time=matrix_units.estimate_waves(target, fragment, tile, splits, m, n, k))
+        for tile in TILES
+        if fits(tile, fragment, target, lines)
+        for splits in matrix_units.ranges(target, tile, m, n, k)
+    ]
+
+
+def fits(tile: Tile, fragment: Fragment, target: Target, lines: Lines) -> bool:
+    """Whether loops over words of eight elements come out even, too, and lines have room in shared memory."""
+    slice_threads = tile.subgroups * fragment.lanes
+    along, across = (tile.step_k, tile.m) if lines.is_along_k else (tile.m, tile.step_k)
+    return (
+        tile.fits(fragment, target)
+        and all(size % WORD == 0 for size in (fragment.m, fragment.k, along))
+        and tile.m * tile.step_k % (WORD * slice_threads) == 0
+        and slice_threads % (along // WORD) == 0
+        and tile.slices * 2 * across * 2 * (along + WORD) <= target.shared_bytes
+    )
+
+
+def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Choice) -> list[View]:
+    """Emits the product with the epilogue on offer; returns the views of its results."""
+    fragment, lines, tile = fragment_of(build.target, a, b), lines_of(a), choice.tile
+    assert fragment is not None and lines is not None
+    packed = build.packed_weights(matrix_units.matrix_of(b), fragment)
+    epilogue, outputs = build.take_epilogue(product.result)
+    writer = build.writer()
+    pointers = {"B_POINTER": writer.read(packed, width=4)}
+    matrix_units.define(writer, fragment, choice, (product.m, product.n, product.k), pointers)
+    is_whole = is_multiple(product.m, tile.m) and is_multiple(product.k, tile.step_k)
+    writer.text(f"{lines.define(writer, a, 'A')}\nstatic const bool IS_WHOLE = {boolean(is_whole)};")
+    files = ("half_lines", "matrix_units_halves", "matrix_units_results", "matrix_units")
+    how = f"{choice.time:.0f} µs expected, else {estimate_ordinary(build.target, product):.0f}"
+    matrix_units.emit_product(build, writer, fragment, product, choice, files, how, outputs, epilogue)
+    return outputs
