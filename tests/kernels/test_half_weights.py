@@ -116,6 +116,7 @@ def test_every_layout(
 SLICED = {
     "whole tiles": ((32, 64), slice(0, 64), False),
     "lines at multiples of 16 bytes": ((19, 80), slice(8, 77), False),
+    "whole tiles of lines": ((32, 80), slice(8, 77), False),
     "lines anywhere": ((19, 83), slice(3, 72), False),
     "columns at multiples of 16 bytes": ((80, 24), slice(8, 77), True),
     "columns anywhere": ((80, 19), slice(3, 72), True),
@@ -141,6 +142,17 @@ def test_views_read_nothing_beyond_them(tile: Tile, vulkan_device_name: str, nam
         value = sketch.node("Transpose", value, perm=[1, 0])
     value = sketch.node("MatMul", value, sketch.constant(weights))
     check(run_packed(vulkan_device_name, sketch, value, {"a": x}), used, weights.astype(np.float64))
+
+
+@pytest.mark.parametrize(("m", "k"), [(64, 64), (65, 64), (64, 72)])
+def test_only_whole_tiles_are_read_unseen(m: int, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lies behind a matrix may be nobody's memory, which software drivers do not tell."""
+    monkeypatch.setattr(sliced, "choose", lambda target, product: None)
+    monkeypatch.setattr(half_weights, "forced", (half_weights.TILES[0], 1))
+    forget_lowerings()
+    [launch] = launches_of(GPU, *operands(m, k, 256)[1:])
+    is_whole = "true" if (m, k) == (64, 64) else "false"
+    assert f"static const bool IS_WHOLE = {is_whole};" in launch.kernel.source
 
 
 def test_an_epilogue_with_a_residual(tile: Tile, vulkan_device_name: str) -> None:
