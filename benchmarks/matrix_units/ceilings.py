@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from benchmarks.launching import Burner, Timing, time_chain
 from benchmarks.matrix_units.problems import Problem
-from benchmarks.matrix_units.variants import copy_source, padded, unit_source
+from benchmarks.matrix_units.variants import copy_source, padded, unit_fragments, unit_source
 from vkml.ir.dtypes import BFLOAT16, FLOAT16, INT8
 from vkml.kernels.compiling import compile_kernel
 from vkml.kernels.packed_weights import Fragment
 from vkml.vulkan import Device, MemoryKind
 
+Array = np.ndarray[Any, Any]
 COPIED_BYTES = 256 << 20
 TURNS = 512
 COPY_GROUP = 1024
 """Words of 16 bytes that a workgroup of copy.slang moves."""
 _STORAGE = {each.storage.name: each.storage for each in (FLOAT16, BFLOAT16, INT8)}
+SUBGROUPS = 4
+"""Of a workgroup of unit.slang."""
 GROUPS = 2112
 """A multiple of the multiprocessors of many GPUs, 16 workgroups for each of an H200."""
 
@@ -52,14 +57,31 @@ def measure_ceilings(
 
 def unit_operations(device: Device, fragment: Fragment, burner: Burner | None, scale: float = 1.0) -> float:
     """Operations a second of products of such fragments that stay in registers."""
-    timing = Timing(0.005, 5, burner)
     groups, turns = max(1, int(GROUPS * scale)), max(8, int(TURNS * scale))
     normal = np.random.default_rng(0).standard_normal(4096)
     values = (np.clip(40 * normal, -127, 127) if fragment.element == "int8" else normal).astype(
         _STORAGE[fragment.element]
     )
+    taken, _ = multiply_alone(device, fragment, values, groups, turns, Timing(0.005, 5, burner))
+    products = math.prod(unit_fragments(fragment)) * SUBGROUPS * groups
+    return 2 * fragment.m * fragment.n * fragment.k * products * turns / taken
+
+
+def multiply_alone(
+    device: Device, fragment: Fragment, values: Array, groups: int, turns: int, timing: Timing
+) -> tuple[float, Array]:
+    """Seconds of products that stay in registers, and what each subgroup's add up to.
+
+    Args:
+        device: that multiplies.
+        fragment: of one product.
+        values: of the operands' type; each fragment begins 16 behind the one before it.
+        groups: workgroups.
+        turns: how often each multiplies its fragments.
+        timing: how the time is taken.
+    """
     source = device.allocate(values.nbytes, MemoryKind.DEVICE, "fragments")
-    target = device.allocate(16 * groups, MemoryKind.DEVICE, "sums")
+    target = device.allocate(4 * SUBGROUPS * groups, MemoryKind.DEVICE, "sums")
     device.upload(source, 0, values.view(np.uint8))
     pipeline = device.pipeline(
         compile_kernel(unit_source(fragment), "unit"),
@@ -71,9 +93,10 @@ def unit_operations(device: Device, fragment: Fragment, burner: Burner | None, s
     taken = time_chain(
         device, lambda turn: [lambda recorder: recorder.dispatch(pipeline, push, groups)], timing
     )
+    sums = device.download(target, 0, 4 * SUBGROUPS * groups)
     source.free()
     target.free()
-    return 2 * fragment.m * fragment.n * fragment.k * 32 * 4 * turns * groups / taken
+    return taken, sums.view(np.int32 if fragment.element == "int8" else np.float32)
 
 
 def copied_bytes(device: Device, burner: Burner | None, scale: float = 1.0) -> float:

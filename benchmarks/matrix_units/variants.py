@@ -299,6 +299,14 @@ _UNIT_TYPES = {"float16": ("half", "float"), "bfloat16": ("BFloat16", "float"), 
 """Of operands and of sums."""
 
 
+def unit_fragments(fragment: Fragment) -> tuple[int, int]:
+    """How many of A and of B a subgroup of unit.slang multiplies with one another.
+
+    Of 16 rows each, these are 64 × 64 results, whose sums are half the registers of a lane that has 255.
+    """
+    return 4, max(1, 64 // fragment.n)
+
+
 def unit_source(fragment: Fragment) -> str:
     """The source of the kernel that measures the matrix unit alone."""
     element, sums = _UNIT_TYPES[fragment.element]
@@ -309,6 +317,8 @@ def unit_source(fragment: Fragment) -> str:
         "FRAGMENT_N": fragment.n,
         "FRAGMENT_K": fragment.k,
         "LANES": fragment.lanes,
+        "DOWN": unit_fragments(fragment)[0],
+        "COLUMNS": unit_fragments(fragment)[1],
     }
     push = "struct Push { ELEMENT* source; SUM* target; int turns; int unused; };"
     return "\n".join(
