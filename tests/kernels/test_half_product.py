@@ -14,8 +14,8 @@ from tests.kernels.layouts import LAYOUTS, LONG, normal
 from vkml import vulkan
 from vkml.engine import devices as device_registry
 from vkml.engine.sketch import Sketch
-from vkml.ir import DType, TensorType, dtypes
-from vkml.kernels import half_product, sliced
+from vkml.ir import Constant, DType, TensorType, dtypes
+from vkml.kernels import half_product, half_weights, sliced
 from vkml.kernels.bfloat16_units import NEEDS
 from vkml.kernels.gemm import matrix_product
 from vkml.kernels.half_product import Tile
@@ -250,6 +250,25 @@ def launches_of(target: Target, a: View, b: View) -> list[Dispatch]:
 def is_of_halves(target: Target, a: View, b: View) -> bool:
     forget_lowerings()
     return any("halves" in launch.kernel.variant for launch in launches_of(target, a, b))
+
+
+@pytest.mark.parametrize(
+    "module", [half_product, half_weights], ids=lambda module: module.__name__.split(".")[-1]
+)
+def test_words_begin_where_pointers_do(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never below them, where NVIDIA's driver faults, for rows that begin anywhere in memory."""
+    monkeypatch.setattr(sliced, "choose", lambda target, product: None)
+    monkeypatch.setattr(module, "forced", (module.TILES[0], 1))
+    whole = view(dtypes.FLOAT16, 1, 300, 600)
+    a = replace(whole, shape=(1, 256, 512), offset=600 * 7 + 13)
+    constant = Constant(dtypes.FLOAT16, (1, 512, 256), np.ones((1, 512, 256), np.float16))
+    b = contiguous(Buffer(BufferKind.CONSTANT, constant.type.bytes, "w", constant), constant.type)
+    forget_lowerings()
+    [launch] = launches_of(GPU, a, b)
+    assert "halves" in launch.kernel.variant and a in launch.reads
+    [pointer] = [each for each in launch.arguments if isinstance(each, View) and each.buffer is a.buffer]
+    assert pointer.byte_offset == a.byte_offset // 16 * 16 != a.byte_offset
+    assert "- A_BEFORE" not in launch.kernel.source and "-A_BEFORE" not in launch.kernel.source
 
 
 BFLOAT16_GPU = replace(GPU, fragment=None)

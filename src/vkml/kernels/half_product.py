@@ -104,7 +104,7 @@ class Lines:
         for name, value in values.items():
             writer.constant(value, f"{letter}_{name}")
         names = {
-            "POINTER": writer.read(view),
+            "WORDS": writer.read_words(view, WORD),
             "ALONG_K": int(self.is_along_k),
             "IS_ALIGNED": boolean(self.is_aligned),
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Hashable
+from dataclasses import replace
 from pathlib import Path
 
 from vkml.errors import NotImplemented
@@ -194,6 +195,19 @@ class KernelWriter:
         if reinterpreted_as is None:
             self._require(view.dtype)
         return self._pointer(view, reinterpreted_as or storage_type(view.dtype), width, "input")
+
+    def read_words(self, view: View, elements: int) -> str:
+        """A pointer to words of so many elements, the first of which holds the view's first one.
+
+        Not a place before a pointer to that: NVIDIA's driver faults on negative offsets.
+
+        Args:
+            view: what is read, of a type of two bytes.
+            elements: of a word, a power of two.
+        """
+        self._reads.append(view)
+        first = replace(view, offset=view.offset - view.offset % elements)
+        return self._pointer(first, "uint", elements * view.itemsize // 4, "input")
 
     def read_packed(self, view: View) -> str:
         """A pointer to the bytes of a packed constant, seen from the first, for `load_packed`."""
