@@ -16,15 +16,13 @@ from vkml.errors import EngineError
 from vkml.ir.size import (
     Size,
     Sizes,
-    Symbol,
     TooOpen,
     binder,
     concrete,
-    evaluate,
     is_multiple,
-    may_fall,
     typical,
 )
+from vkml.ir.size_terms import Symbol, evaluate, may_fall
 
 
 @pytest.fixture

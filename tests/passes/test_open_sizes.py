@@ -12,7 +12,8 @@ from benchmarks.models import gpt_with_past
 from vkml.engine.prepare import prepare
 from vkml.engine.sketch import Sketch
 from vkml.ir import Graph, dtypes
-from vkml.ir.size import Size, Sizes, Symbol, concrete
+from vkml.ir.size import Size, Sizes, concrete
+from vkml.ir.size_terms import Symbol
 from vkml.passes.specialise import specialise
 
 OPSET = 17

@@ -18,7 +18,8 @@ from vkml.errors import OutOfMemory
 from vkml.ir import Node, TensorType
 from vkml.ir.lowering import CannotLower
 from vkml.ir.mapped_file import MappedFile
-from vkml.ir.size import Size, may_fall
+from vkml.ir.size import Size
+from vkml.ir.size_terms import may_fall
 from vkml.lowering.cpu import CpuProgram, Form
 from vkml.lowering.vulkan import Piece
 

@@ -17,7 +17,8 @@ from vkml.engine.ending import require_going
 from vkml.engine.programs import Bound, Prepared, Running, VulkanBound
 from vkml.engine.turns import Turn, is_owned
 from vkml.ir import TensorType
-from vkml.ir.size import Symbol, concrete
+from vkml.ir.size import concrete
+from vkml.ir.size_terms import Symbol
 
 if TYPE_CHECKING:
     from vkml.engine.placement import Placement

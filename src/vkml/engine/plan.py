@@ -32,7 +32,8 @@ from vkml.ir import Constant, Graph, Node, TensorType, dtypes
 from vkml.ir.file_constant import owned, settled
 from vkml.ir.lowering import CannotLower
 from vkml.ir.mapped_file import MappedFile
-from vkml.ir.size import Sizes, Symbol, binder, concrete, matcher
+from vkml.ir.size import Sizes, binder, concrete, matcher
+from vkml.ir.size_terms import Symbol
 from vkml.ir.wording import counted
 from vkml.kernels.attention import device_refusal
 from vkml.lowering.cpu import CpuProgram, compile_cpu

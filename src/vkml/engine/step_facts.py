@@ -13,7 +13,8 @@ from vkml.engine.programs import Bound, VulkanBound
 from vkml.engine.report import StepReport
 from vkml.ir import Node, TensorType, find
 from vkml.ir.lazy import lazy
-from vkml.ir.size import Symbol, concrete
+from vkml.ir.size import concrete
+from vkml.ir.size_terms import Symbol
 from vkml.ir.wording import counted
 from vkml.kernels.spec import Dispatch
 from vkml.kernels.views import Buffer, View

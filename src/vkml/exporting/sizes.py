@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 
 from vkml.dataclasses import dataclass
 from vkml.errors import CaptureError, InvalidArgument
-from vkml.ir.size import GREATEST, Size, Sizes, Symbol, evaluate
+from vkml.ir.size import Size, Sizes
 from vkml.ir.size_relations import holds_for_multiples, symbols_in
+from vkml.ir.size_terms import GREATEST, Symbol, evaluate
 
 
 class Dim:

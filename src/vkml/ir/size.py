@@ -19,39 +19,26 @@ import numpy as np
 
 from vkml.dataclasses import dataclass
 from vkml.errors import EngineError
-
-
-@dataclass(frozen=True)
-class Symbol:
-    """An open size by its name."""
-
-    name: str
-    least: int = 2
-    """What it is at least: 0 and 1, which change how shapes broadcast, are plans of their own."""
-
-
-@dataclass(frozen=True)
-class Quotient:
-    """A floor division that does not come out."""
-
-    dividend: Terms
-    divisor: Terms
-
-
-Atom = Symbol | Quotient
-Monomial = tuple[Atom, ...]
-"""A product of atoms in a fixed order; () is 1."""
-Terms = tuple[tuple[Monomial, int], ...]
-"""A sum of monomials with coefficients other than 0, in a fixed order."""
+from vkml.ir.size_terms import (
+    GREATEST,
+    MOST_TERMS,
+    Atom,
+    Quotient,
+    Symbol,
+    Terms,
+    added,
+    bounds,
+    evaluate,
+    exact_quotient,
+    multiplied,
+    number_terms,
+    product,
+    text_of,
+)  # fmt: skip
 
 
 class TooOpen(EngineError):
     """Sizes cannot stay open: what is computed from them is no expression of sizes, or too large a one."""
-
-
-_MOST_TERMS = 256
-GREATEST = 2**48
-"""No size is greater: above every memory, and below the ends of ranges that mean "all" (2^63 - 1)."""
 
 
 @dataclass(eq=False)
@@ -125,8 +112,10 @@ def holds({given}):
 
     def guards(self) -> list[str]:
         """What was decided, for people."""
-        positive = [f"{_text(terms)} {'>' if was else '<='} 0" for terms, was in self.is_positive.items()]
-        return positive + [f"{_text(terms)} {'==' if was else '!='} 0" for terms, was in self.is_zero.items()]
+        positive = [f"{text_of(terms)} {'>' if was else '<='} 0" for terms, was in self.is_positive.items()]
+        return positive + [
+            f"{text_of(terms)} {'==' if was else '!='} 0" for terms, was in self.is_zero.items()
+        ]
 
 
 _deciding: ContextVar[Sizes] = ContextVar("sizes")
@@ -184,23 +173,31 @@ class Size:
     # -- arithmetic -----------------------------------------------------------------------------------------
 
     def __add__(self, other: int | Size) -> int | Size:
-        return NotImplemented if _foreign(other) else self._made(_sum(self.terms, _terms(other)))
+        return NotImplemented if _foreign(other) else self._made(added(self.terms, _terms(other)))
 
     __radd__ = __add__
 
     def __sub__(self, other: int | Size) -> int | Size:
-        return NotImplemented if _foreign(other) else self._made(_sum(self.terms, _scaled(_terms(other), -1)))
+        return (
+            NotImplemented
+            if _foreign(other)
+            else self._made(added(self.terms, multiplied(_terms(other), -1)))
+        )
 
     def __rsub__(self, other: int) -> int | Size:
-        return NotImplemented if _foreign(other) else self._made(_sum(_terms(other), _scaled(self.terms, -1)))
+        return (
+            NotImplemented
+            if _foreign(other)
+            else self._made(added(_terms(other), multiplied(self.terms, -1)))
+        )
 
     def __mul__(self, other: int | Size) -> int | Size:
-        return NotImplemented if _foreign(other) else self._made(_product(self.terms, _terms(other)))
+        return NotImplemented if _foreign(other) else self._made(product(self.terms, _terms(other)))
 
     __rmul__ = __mul__
 
     def __neg__(self) -> int | Size:
-        return self._made(_scaled(self.terms, -1))
+        return self._made(multiplied(self.terms, -1))
 
     def __pos__(self) -> Size:
         return self
@@ -236,20 +233,20 @@ class Size:
             return 0
         if len(terms) == 1 and not terms[0][0]:
             return terms[0][1]
-        if len(terms) > _MOST_TERMS:
+        if len(terms) > MOST_TERMS:
             raise TooOpen(f"a size of {len(terms)} terms")
         return Size(terms)
 
     def _divided(self, dividend: Terms, divisor: Terms) -> int | Size:
         if not self._is_nonzero(divisor):
-            raise ZeroDivisionError(f"{_text(dividend)} by {_text(divisor)}, which is 0")
-        exact = _exact(dividend, divisor)
+            raise ZeroDivisionError(f"{text_of(dividend)} by {text_of(divisor)}, which is 0")
+        exact = exact_quotient(dividend, divisor)
         if exact is not None:
             return self._made(exact)
-        low, _ = _bounds(divisor)
+        low, _ = bounds(divisor)
         if dividend[0][1] < 0 and low is not None and low > 0:
             # Rounding up, as it is written for integers: -(-n // 4) is (n + 3) // 4.
-            upper = _sum(_scaled(dividend, -1), _sum(divisor, _number(-1)))
+            upper = added(multiplied(dividend, -1), added(divisor, number_terms(-1)))
             return -self._divided(upper, divisor)
         whole: Terms = ()
         if len(divisor) == 1 and not divisor[0][0]:
@@ -257,10 +254,10 @@ class Size:
             count = divisor[0][1]
             whole = tuple((monomial, factor // count) for monomial, factor in dividend if factor // count)
             dividend = tuple((monomial, factor % count) for monomial, factor in dividend if factor % count)
-            low, high = _bounds(dividend)
+            low, high = bounds(dividend)
             if low is not None and high is not None and low // count == high // count:
-                return self._made(_sum(whole, _number(low // count)))
-        return self._made(_sum(whole, (((Quotient(dividend, divisor),), 1),)))
+                return self._made(added(whole, number_terms(low // count)))
+        return self._made(added(whole, (((Quotient(dividend, divisor),), 1),)))
 
     def _is_nonzero(self, terms: Terms) -> bool:
         return not self._test_zero(terms)
@@ -273,11 +270,11 @@ class Size:
         if _foreign(other):
             return NotImplemented
         theirs = _terms(other)  # type: ignore[arg-type]
-        return self.terms == theirs or self._test_zero(_sum(self.terms, _scaled(theirs, -1)))
+        return self.terms == theirs or self._test_zero(added(self.terms, multiplied(theirs, -1)))
 
     def __hash__(self) -> int:
         if _is_in_program():
-            raise TooOpen(f"{_text(self.terms)} is looked up, and no number yet")
+            raise TooOpen(f"{text_of(self.terms)} is looked up, and no number yet")
         return self._hash
 
     def __bool__(self) -> bool:
@@ -296,8 +293,8 @@ class Size:
         return NotImplemented if _foreign(other) else not self._is_above(_terms(other), self.terms)
 
     def _is_above(self, first: Terms, second: Terms) -> bool:
-        terms = _sum(first, _scaled(second, -1))
-        low, high = _bounds(terms)
+        terms = added(first, multiplied(second, -1))
+        low, high = bounds(terms)
         if low is not None and low > 0:
             return True
         if high is not None and high <= 0:
@@ -310,11 +307,11 @@ class Size:
     def _test_zero(self, terms: Terms) -> bool:
         if not terms:
             return True
-        low, high = _bounds(terms)
+        low, high = bounds(terms)
         if (low is not None and low > 0) or (high is not None and high < 0):
             return False
         if terms[0][1] < 0:
-            terms = _scaled(terms, -1)
+            terms = multiplied(terms, -1)
         sizes = _sizes()
         if terms not in sizes.is_zero:
             sizes.is_zero[terms] = evaluate(terms, sizes.examples) == 0
@@ -323,13 +320,13 @@ class Size:
     def __index__(self) -> int:
         """The number itself, where nothing but a number will do: the plan then holds for this value alone."""
         value = self.example
-        self._test_zero(_sum(self.terms, _number(-value)))
+        self._test_zero(added(self.terms, number_terms(-value)))
         return value
 
     __int__ = __index__
 
     def __repr__(self) -> str:
-        return str(int(self)) if _is_in_program() else _text(self.terms)
+        return str(int(self)) if _is_in_program() else text_of(self.terms)
 
 
 def _is_in_program() -> bool:
@@ -344,220 +341,8 @@ def _foreign(value: object) -> bool:
     return not isinstance(value, int | Size | np.integer)
 
 
-def _number(value: int) -> Terms:
-    return (((), int(value)),) if value else ()
-
-
 def _terms(value: int | Size) -> Terms:
-    return value.terms if isinstance(value, Size) else _number(value)
-
-
-def _ordered(found: Mapping[Monomial, int]) -> Terms:
-    return tuple(sorted(((m, c) for m, c in found.items() if c), key=_order))
-
-
-def _order(term: tuple[Monomial, int]) -> tuple[int, str]:
-    """High powers first: a leading term is one that division can begin with."""
-    return -len(term[0]), "·".join(map(_atom_text, term[0]))
-
-
-def _sum(first: Terms, second: Terms) -> Terms:
-    if not second:
-        return first
-    found = dict(first)
-    for monomial, factor in second:
-        found[monomial] = found.get(monomial, 0) + factor
-    return _ordered(found)
-
-
-def _scaled(terms: Terms, factor: int) -> Terms:
-    return tuple((monomial, factor * c) for monomial, c in terms) if factor else ()
-
-
-def _product(first: Terms, second: Terms) -> Terms:
-    found: dict[Monomial, int] = {}
-    for left, a in first:
-        for right, b in second:
-            monomial = tuple(sorted((*left, *right), key=_atom_text))
-            found[monomial] = found.get(monomial, 0) + a * b
-    return _ordered(found)
-
-
-def _exact(dividend: Terms, divisor: Terms) -> Terms | None:
-    """The quotient where the division comes out for all values, by long division of polynomials."""
-    quotient: Terms = ()
-    rest = dividend
-    lead, count = divisor[0]
-    for _ in range(_MOST_TERMS):
-        if not rest:
-            return quotient
-        monomial, factor = rest[0]
-        left = _without(monomial, lead)
-        if left is None or factor % count:
-            return None
-        step: Terms = ((left, factor // count),)
-        quotient = _sum(quotient, step)
-        rest = _sum(rest, _scaled(_product(step, divisor), -1))
-    return None
-
-
-def _without(monomial: Monomial, part: Monomial) -> Monomial | None:
-    left = list(monomial)
-    for atom in part:
-        if atom not in left:
-            return None
-        left.remove(atom)
-    return tuple(left)
-
-
-def _bounds(terms: Terms) -> tuple[int | None, int | None]:
-    """The least and the greatest value, None where there is none that this can tell."""
-    low, high = _bounds_of_sum(terms)
-    if low is None:
-        low = _bound_without_quotient(terms)
-    if high is None:
-        least = _bound_without_quotient(_scaled(terms, -1))
-        high = None if least is None else -least
-    return low, high
-
-
-def _bound_without_quotient(terms: Terms) -> int | None:
-    """The least value of a sum with floor divisions by numbers: c (d // c) is from d - c + 1 to d."""
-    for monomial, factor in terms:
-        quotient = monomial[0] if len(monomial) == 1 else None
-        if not isinstance(quotient, Quotient):
-            continue
-        if len(quotient.divisor) != 1 or quotient.divisor[0][0] or quotient.divisor[0][1] < 0:
-            continue
-        count = quotient.divisor[0][1]
-        rest = _scaled(_sum(terms, ((monomial, -factor),)), count)
-        least = _sum(rest, _scaled(quotient.dividend, factor))
-        if factor > 0:
-            least = _sum(least, _number(-factor * (count - 1)))
-        low, _ = _bounds(least)
-        if low is not None:
-            return -(-low // count)
-    return None
-
-
-def _bounds_of_sum(terms: Terms) -> tuple[int | None, int | None]:
-    """Bounds by those of the atoms alone.
-
-    Every atom is its least value and something that is not negative: where no coefficient of these is
-    negative, the least value is what is left without them.
-    """
-    found: dict[Monomial, int] = {}
-    for monomial, factor in terms:
-        parts: dict[Monomial, int] = {(): factor}
-        for atom in monomial:
-            least = _least(atom)
-            if least is None:
-                return None, None
-            grown: dict[Monomial, int] = {}
-            for part, count in parts.items():
-                grown[part] = grown.get(part, 0) + count * least
-                above = tuple(sorted((*part, atom), key=_atom_text))
-                grown[above] = grown.get(above, 0) + count
-            parts = grown
-        for part, count in parts.items():
-            found[part] = found.get(part, 0) + count
-    base = found.pop((), 0)
-    is_rising, is_falling = min(found.values(), default=0) >= 0, max(found.values(), default=0) <= 0
-    low = base if is_rising else _with_greatest(base, found, is_falling)
-    high = base if is_falling else _with_greatest(base, found, is_rising)
-    return low, high
-
-
-def _with_greatest(base: int, found: Mapping[Monomial, int], is_monotone: bool) -> int | None:
-    """The value of an expression of one power of each size where all are as great as sizes can be."""
-    if not is_monotone or any(len(m) != 1 or not isinstance(m[0], Symbol) for m in found):
-        return None
-    return base + sum(factor * GREATEST for factor in found.values())
-
-
-def _least(atom: Atom) -> int | None:
-    if isinstance(atom, Symbol):
-        return atom.least
-    low, _ = _bounds(atom.dividend)
-    divisor_low, divisor_high = _bounds(atom.divisor)
-    if low is None or divisor_low is None or divisor_low <= 0:
-        return None
-    if low >= 0:
-        return 0 if divisor_high is None else low // divisor_high
-    return low // divisor_low
-
-
-def evaluate(terms: Terms, values: Mapping[Symbol, int]) -> int:
-    """The value of an expression."""
-    total = 0
-    for monomial, factor in terms:
-        for atom in monomial:
-            factor *= _value(atom, values)
-        total += factor
-    return total
-
-
-def least_value(terms: Terms) -> int | None:
-    """What an expression is at least, None where that is not known."""
-    return _bounds(terms)[0]
-
-
-def may_fall(terms: Terms) -> bool:
-    """Whether an expression may have a smaller value where a symbol has a larger one."""
-    return not _direction(terms) >= 0
-
-
-def _direction(terms: Terms) -> float:
-    """1 where it grows with all symbols, -1 where it falls with all, 0 where it has none; NaN: who knows."""
-    directions: set[float] = set()
-    for monomial, factor in terms:
-        if not monomial:
-            continue
-        sign = 1 if factor > 0 else -1
-        if all(isinstance(atom, Symbol) for atom in monomial):
-            directions.add(sign)
-        elif len(monomial) == 1 and isinstance(monomial[0], Quotient):
-            directions.add(sign * _direction_of_quotient(monomial[0]))
-        else:
-            return math.nan
-    directions.discard(0)
-    return directions.pop() if len(directions) == 1 else math.nan if directions else 0
-
-
-def _direction_of_quotient(quotient: Quotient) -> float:
-    if [monomial for monomial, _ in quotient.divisor] != [()]:
-        return math.nan
-    [(_, divisor)] = quotient.divisor
-    return _direction(quotient.dividend) * (1 if divisor > 0 else -1)
-
-
-def _value(atom: Atom, values: Mapping[Symbol, int]) -> int:
-    if isinstance(atom, Symbol):
-        return values[atom]
-    return evaluate(atom.dividend, values) // evaluate(atom.divisor, values)
-
-
-def _atom_text(atom: Atom) -> str:
-    if isinstance(atom, Symbol):
-        return atom.name
-    return f"({_operand_text(atom.dividend)} // {_operand_text(atom.divisor)})"
-
-
-def _operand_text(terms: Terms) -> str:
-    is_single = len(terms) == 1 and len(terms[0][0]) + (terms[0][1] != 1) == 1
-    return _text(terms) if is_single else f"({_text(terms)})"
-
-
-def _text(terms: Terms) -> str:
-    """As Python would write it."""
-    text = ""
-    for monomial, factor in terms:
-        sign = " - " if factor < 0 else " + "
-        size = abs(factor)
-        atoms = [_atom_text(atom) for atom in monomial]
-        product = " * ".join(atoms if size == 1 and atoms else [str(size), *atoms])
-        text += (sign if text else sign.strip(" +")) + product
-    return text or "0"
+    return value.terms if isinstance(value, Size) else number_terms(value)
 
 
 def array_of(elements: Sequence[Any], shape: Sequence[int]) -> np.ndarray[Any, Any]:

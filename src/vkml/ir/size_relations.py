@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from fractions import Fraction
 
-from vkml.ir.size import Symbol, Terms
+from vkml.ir.size_terms import Symbol, Terms
 
 _POINTS = (Fraction(101, 3), Fraction(211, 7), Fraction(307, 11), Fraction(401, 13))
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from vkml.errors import NotImplemented
 from vkml.ir import DType, dtypes
 from vkml.ir.lowering import CannotLower
-from vkml.ir.size import Size, Terms
+from vkml.ir.size import Size
+from vkml.ir.size_terms import Terms
 from vkml.kernels.spec import Dispatch, KernelSpec, KernelText
 from vkml.kernels.views import Buffer, View
 

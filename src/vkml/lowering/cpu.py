@@ -19,7 +19,7 @@ from vkml.cpu.pool import WorkerPool, shared_pool
 from vkml.dataclasses import dataclass
 from vkml.errors import Error, RuntimeException
 from vkml.ir import Constant, GraphIndex, Node, TensorType, find
-from vkml.ir.size import Symbol
+from vkml.ir.size_terms import Symbol
 from vkml.lowering.cpu_memory import peak_bytes
 from vkml.lowering.cpu_parts import members_of, parts_of
 from vkml.passes.bind_sizes import bind_sizes, bound_constant

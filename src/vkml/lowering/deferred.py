@@ -9,7 +9,8 @@ from typing import Any
 from vkml.cpu.native.expression import Access, Epilogue
 from vkml.cpu.native.kernel import Launch
 from vkml.dataclasses import dataclass
-from vkml.ir.size import Size, Symbol, concrete
+from vkml.ir.size import Size, concrete
+from vkml.ir.size_terms import Symbol
 
 
 @dataclass(frozen=True, eq=False)

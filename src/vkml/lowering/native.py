@@ -11,7 +11,8 @@ from vkml.cpu.pool import WorkerPool
 from vkml.ir import Constant, Node, TensorType, find
 from vkml.ir.lowering import CannotLower
 from vkml.ir.operator import Operator
-from vkml.ir.size import Symbol, TooOpen, is_deciding
+from vkml.ir.size import TooOpen, is_deciding
+from vkml.ir.size_terms import Symbol
 from vkml.kernels.views import BufferKind, View
 from vkml.lowering.native_builder import NativeBuilder
 from vkml.lowering.native_layout import Border, Layouts

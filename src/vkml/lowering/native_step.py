@@ -18,7 +18,8 @@ from vkml.cpu.pool import WorkerPool
 from vkml.dataclasses import dataclass
 from vkml.errors import IndexOutOfRange, OutOfMemory
 from vkml.ir.lazy import lazy
-from vkml.ir.size import Size, Symbol
+from vkml.ir.size import Size
+from vkml.ir.size_terms import Symbol
 from vkml.kernels.views import Buffer, BufferKind, View
 from vkml.lowering.deferred import DeferredLaunch
 from vkml.lowering.memory import plan_memory

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from vkml.ir.described import described
-from vkml.ir.size import Size, Symbol, Terms, binder
+from vkml.ir.size import Size, binder
+from vkml.ir.size_terms import Symbol, Terms
 
 
 @described

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vkml.dataclasses import dataclass
-from vkml.ir.size import Sizes, Symbol
+from vkml.ir.size import Sizes
+from vkml.ir.size_terms import Symbol
 from vkml.kernels.horizontal import LaunchTable
 from vkml.kernels.spec import Dispatch
 from vkml.kernels.views import Buffer, View

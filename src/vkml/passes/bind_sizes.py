@@ -9,7 +9,8 @@ import numpy as np
 
 from vkml.dataclasses import dataclass
 from vkml.ir import Constant, Graph, Node, TensorType, Value
-from vkml.ir.size import Size, Symbol, concrete
+from vkml.ir.size import Size, concrete
+from vkml.ir.size_terms import Symbol
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from vkml.ir import Graph, Node, TensorType, Value, dtypes
-from vkml.ir.size import Atom, Size, Symbol, Terms, TooOpen, is_same, least_value
+from vkml.ir.size import Size, TooOpen, is_same
+from vkml.ir.size_terms import Atom, Symbol, Terms, least_value
 from vkml.passes.rewriting import Rewriting
 
 

@@ -11,8 +11,9 @@ import numpy as np
 
 from vkml.engine.device_array import DeviceArray, Place
 from vkml.engine.programs import Prepared
-from vkml.ir.size import Size, Symbol, binder, in_program
+from vkml.ir.size import Size, binder, in_program
 from vkml.ir.size_relations import symbols_in
+from vkml.ir.size_terms import Symbol
 from vkml.tensors.backward import compute
 from vkml.tensors.capture import Capture, CapturedNumber, capture
 from vkml.tensors.index_checks import refuse_negative

@@ -6,8 +6,9 @@ from collections.abc import Callable, Container, Hashable, Sequence
 from typing import Any, Generic, TypeVar
 
 from vkml.errors import CaptureError
-from vkml.ir.size import Sizes, Symbol, matcher
+from vkml.ir.size import Sizes, matcher
 from vkml.ir.size_relations import holds_for_multiples, symbols_in
+from vkml.ir.size_terms import Symbol
 
 T = TypeVar("T")
 Shapes = tuple[tuple[int, ...], ...]

@@ -17,7 +17,8 @@ from vkml.cpu.native.kernel import Launch
 from vkml.cpu.native.open_launch import OpenLaunch
 from vkml.cpu.native.replay import Recording
 from vkml.cpu.pool import shared_pool
-from vkml.ir.size import Sizes, Symbol, concrete
+from vkml.ir.size import Sizes, concrete
+from vkml.ir.size_terms import Symbol
 
 Array = np.ndarray[Any, Any]
 _PAGE = mmap.PAGESIZE
