@@ -292,6 +292,47 @@ def test_forms_of_stating_sizes() -> None:
     close(reference(old, {"a": x, "w": w, "b": b}), [x @ w + b], "onnxruntime")
 
 
+SCALES = {4: 40.0}
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda x: x * SCALES.get(x.shape[0], 1.0), "what a dict or a set has for n is no expression"),
+        (lambda x: x * len({x.shape[0], 4, 5}), "what a dict or a set has for n is no expression"),
+        (lambda x: x * float(f"{x.shape[0]}"), "n - 4 = 0.* writes them into texts"),
+        (lambda x: x * len(str(tuple(x.shape))), "n - 4 = 0"),
+        (lambda x: {f"of {x.shape[0]}": x * 2}, "n - 4 = 0"),
+        (lambda x: x / math.sqrt(x.shape[0]), "the float of n is no expression"),
+        (lambda x: x * x.shape[0] ** -0.5, r"n \*\* -0.5 is no expression"),
+        (lambda x: nn.functional.adaptive_avg_pool2d(x[None], (x.shape[0] // 4, 3)), "cannot be open"),
+    ],
+    ids=["key", "element of a set", "text", "text of a shape", "output", "root", "power", "attribute"],
+)
+def test_sizes_that_are_taken_for_numbers(function: Callable[..., Any], message: str) -> None:
+    """A model for all of them would be wrong: sizes that have names are refused, others are what they are."""
+    with pytest.raises(CaptureError, match=message):
+        vkml.onnx.export(function, (normal(4, 6),), dynamic_shapes=({0: "n", 1: Dim.AUTO},))
+    made = vkml.onnx.export(function, (normal(4, 6),), dynamic_shapes=({0: Dim.AUTO, 1: Dim.AUTO},))
+    assert made is not None
+    [value] = checked(made).graph.input
+    dims = value.type.tensor_type.shape.dim
+    assert dims[0].dim_value == 4 and (dims[1].dim_param or dims[1].dim_value == 6)
+    x = normal(4, 6)
+    close(reference(made, {"x": x}), flat(function(vkml.tensor(x))), "onnxruntime")
+
+
+def test_sizes_are_integers_of_a_program() -> None:
+    def function(x: Any) -> Any:
+        rows = x.shape[0]
+        scale = 2.0 if isinstance(rows, int) and rows < 1e6 else 3.0
+        half = x.narrow(0, 0, rows >> 1) * scale * vkml.tensor(rows) + (rows & 1)
+        wide = nn.functional.pad(x, (0, 0, 0, -rows % 8))
+        return half, wide, vkml.eye(rows) @ x, x.repeat_interleave(2, 0), x.roll(rows // 2, 0)
+
+    compare(function, lambda n: [normal(n, 3)], ({0: "n"},), (5,), [(4,), (8,), (9,), (17,)])
+
+
 def test_torch_s_sizes_are_taken() -> None:
     torch = pytest.importorskip("torch")
     dim = torch.export.Dim

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 import operator
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,7 +20,9 @@ from vkml.ir.size import (
     TooOpen,
     binder,
     concrete,
+    in_program,
     is_multiple,
+    is_number,
     typical,
 )
 from vkml.ir.size_terms import Symbol, evaluate, may_fall
@@ -94,13 +97,76 @@ def test_floats_are_refused(sizes: Sizes) -> None:
         lambda: 1.5 - n,
         lambda: n / 2,
         lambda: 7 / n,
-        lambda: math.ceil(n),
-        lambda: n < 0.5,
+        lambda: math.sqrt(n),
+        lambda: n**0.5,
+        lambda: n**-1,
+        lambda: 2**n,
+        lambda: n | 1,
+        lambda: n & 6,
+        lambda: round(n, -1),
     ):
         with pytest.raises(TooOpen):
             operation()
+    assert not sizes.guards()
     with pytest.raises(ZeroDivisionError):
         n // 0
+
+
+def test_integers_arithmetic(sizes: Sizes) -> None:
+    n, m = two(sizes)
+    assert n**2 == n * n and n**0 == 1 and (n * m) ** 3 == n * n * n * m * m * m
+    assert n << 2 == 4 * n and n >> 1 == n // 2 and n & 7 == 7 & n == n % 8 and ~n == -n - 1
+    assert round(n) is math.floor(n) is math.ceil(n) is math.trunc(n) is n
+    assert divmod(30, n) == (30 // n, 30 % n)
+    assert n - np.uint8(3) == n - 3 and np.uint8(3) - n == 3 - n
+    assert not sizes.guards()
+
+
+def test_a_float_bounds_as_the_whole_number_beside_it_does(sizes: Sizes) -> None:
+    n, _ = two(sizes)
+    for wanted in (
+        lambda x: x < 4.5, lambda x: x <= 4.5, lambda x: x > 4.5, lambda x: x >= 4.5, lambda x: x < 7.0,
+        lambda x: x <= 7.0, lambda x: x > 7.0, lambda x: x >= 7.0, lambda x: x > np.float64(6.5),
+        lambda x: x != 7.5, lambda x: x == 7.0, lambda x: x < math.inf, lambda x: x > -math.inf,
+        lambda x: x == math.inf, lambda x: x >= np.float32(6.5), lambda x: x != math.nan,
+    ):  # fmt: skip
+        assert wanted(n) == wanted(7)
+    assert not any("281474976710656" in guard for guard in sizes.guards())
+    assert all(sizes.holds({"n": value, "m": 12}) == (value == 7) for value in range(2, 12))
+
+
+def test_a_program_takes_sizes_for_numbers(sizes: Sizes) -> None:
+    n, m = two(sizes)
+    assert not isinstance(n, int) and isinstance(n, Size) and not is_number(n) and is_number(7)
+    with sizes.deciding(), in_program():
+        for kind in (int, numbers.Integral, numbers.Number, Size, int | None):
+            assert isinstance(n, kind)  # type: ignore[arg-type]
+        assert not isinstance(n, float | str) and not is_number(n)
+        with in_program():
+            pass
+        assert isinstance(n + m, int) and not sizes.guards()
+        assert f"{n:>3}|{n}|{n!r}|{n:.1f}" == "  7|7|7|7.0"
+    assert not isinstance(n, int) and sizes.guards() == ["n - 7 == 0"]
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda n: n / 2,
+        lambda n: 0.5 * n,
+        lambda n: math.sqrt(n),
+        lambda n: {7: 1}.get(n),
+        lambda n: n.bit_length(),
+        lambda n: n ^ 3,
+    ],
+)
+def test_what_is_no_expression_fixes_the_sizes_of_a_program(
+    operation: Callable[[Any], Any], sizes: Sizes
+) -> None:
+    n, _ = two(sizes)
+    with sizes.deciding(), in_program(), pytest.raises(TooOpen, match=r"\bn\b.* is no expression of sizes"):
+        operation(n)
+    assert sizes.guards() == ["n - 7 == 0"]
 
 
 def test_a_name_is_one_size(sizes: Sizes) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import math
+import numbers
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -412,6 +414,108 @@ def test_sizes_that_are_looked_up_or_written_are_numbers(
             assert list(found) == list(wanted)
             [found], [wanted] = found.values(), wanted.values()
         agree(found.numpy(), wanted.numpy())
+
+
+def _table(x: Tensor) -> Tensor:
+    match x.shape[0]:
+        case 44:
+            return x * 40
+        case rows:
+            return x * rows
+
+
+def _padded(x: Tensor) -> Tensor:
+    made = x.new_zeros(x.shape[0] + 1, x.shape[1])
+    made[1:] = x
+    made[x.shape[0]] = 2
+    return made
+
+
+OPEN: dict[str, Callable[[Tensor], Tensor]] = {
+    "is an int": lambda x: x * (2.0 if isinstance(x.shape[0], int) else 3.0),
+    "is a number": lambda x: x * (2.0 if isinstance(x.size(0), numbers.Integral) else 3.0),
+    "is no float": lambda x: x * (2.0 if isinstance(x.shape[0], float | str) else 3.0),
+    "slice": lambda x: x[: x.shape[0] // 2] + x[-(x.shape[0] // 2) :],
+    "shift": lambda x: x[: x.shape[0] >> 1] * (x.shape[0] << 2),
+    "power": lambda x: x * x.shape[0] ** 2,
+    "lowest bits": lambda x: x * (x.shape[0] & 1) + (3 & x.shape[0]) + ~x.shape[0],
+    "rounded": lambda x: x * round(x.shape[0]) + math.floor(x.shape[0]) + math.trunc(x.shape[0]),
+    "divmod": lambda x: x * sum(divmod(x.shape[0], 3)) + sum(divmod(100, x.shape[0])),
+    "product": lambda x: x.reshape(math.prod(x.shape)) * sum(x.shape),
+    "product of numpy": lambda x: x.reshape(np.prod(x.shape)),
+    "integers of numpy": lambda x: x * (np.int32(2) * x.shape[0]) + x.shape[0] * np.int64(3),
+    "array of sizes": lambda x: (
+        x * vkml.tensor(np.array(x.shape))[0] + vkml.tensor(np.arange(3) + len(x.shape)).sum()
+    ),
+    "tensor": lambda x: x * vkml.tensor(x.shape[0]) + vkml.tensor([x.shape[0], 1])[0],
+    "tensor of floats": lambda x: x * vkml.tensor(x.shape[0] - 1, dtype=vkml.float64),
+    "full": lambda x: x * vkml.full((2,), x.shape[0])[0] + vkml.full((x.shape[0], 1), 0.5),
+    "view": lambda x: x.view(x.shape[0], -1) * 2 + x.view(x.size(0), x.size(-1)),
+    "parts": lambda x: x.view(x.shape[0], 2, -1).transpose(1, 2).reshape(x.shape[0], -1) * 2,
+    "range": lambda x: x + vkml.arange(x.shape[0])[:, None] + vkml.arange(0.0, 2.0 * len(x.shape), 2)[0],
+    "range from a float": lambda x: x + vkml.arange(1.0, x.shape[0] + 1)[:, None],
+    "identity": lambda x: vkml.eye(x.shape[0]) @ x + vkml.eye(x.shape[0], 4).sum(0),
+    "repeated": lambda x: x.repeat_interleave(2, 0) + x.repeat(2, 1),
+    "rolled": lambda x: x.roll(x.shape[0] // 2, 0) + x.roll(1, 0) + x.roll((-1, 1), (0, 1)),
+    "padded": lambda x: nn.functional.pad(x, (0, 0, 1, x.shape[0])),
+    "padded to a multiple": lambda x: nn.functional.pad(x, (0, 0, 0, -x.shape[0] % 8)),
+    "one-hot": lambda x: nn.functional.one_hot(vkml.arange(x.shape[0]), x.shape[0]) @ (x * 8).long(),
+    "narrow": lambda x: x.narrow(0, x.shape[0] // 2, 1) + x.select(0, x.shape[0] - 1),
+    "bytes": lambda x: x * x.nelement() + x.nbytes,
+    "greatest k": lambda x: x.topk(x.shape[0] // 2, 0)[0],
+    "written into": _padded,
+    "table": _table,
+    "among": lambda x: x * (2.0 if x.shape[0] in (44, 88) else 3.0),
+    "mean": lambda x: x.sum() / x.shape[0] + x.sum() / x.numel(),
+    "less than a float": lambda x: x * (2.0 if x.shape[0] < 1e3 and x.shape[0] != 2.5 else 3.0),
+}
+"""What stays open for one capture."""
+CLOSED: dict[str, Callable[[Tensor], Tensor]] = {
+    "lists": lambda x: x * len([1, 2, 3, 4, 5, 6, 7][: x.shape[0]]) + len([0] * x.shape[0]),
+    "formatted": lambda x: (
+        x * float(f"{x.shape[0]:>5}") + float(f"{x.shape[0]:.1f}") + float(str(x.shape[0]))
+    ),
+    "root": lambda x: x / math.sqrt(x.shape[0]) * x.size(0) ** -0.5 + math.isqrt(x.shape[0]),
+    "quotient": lambda x: x[: math.ceil(x.shape[0] / 2)] * (1 / x.shape[0]) * (0.5 * x.shape[0]),
+    "bits": lambda x: x * (x.shape[0] ^ 3) + (1 << (x.shape[0] - 1).bit_length()),
+    "numbers of numpy": lambda x: x * vkml.tensor(np.sqrt(x.shape[0]) * np.ones(4, np.float32) * x.shape[0]),
+    "ranges of numpy": lambda x: x + vkml.tensor(np.arange(x.shape[0], dtype=np.float32)[:, None]),
+    "length": lambda x: x * len(x) + sum(row.sum() for row in x),
+    "floats beside": lambda x: x * vkml.tensor([x.shape[0], 0.5])[0],
+    "range from between": lambda x: x + vkml.arange(0.5, x.shape[0])[:, None],
+}
+"""What does not, and has a capture for each set of sizes."""
+
+
+@pytest.mark.parametrize("act", [*OPEN.values(), *CLOSED.values()], ids=[*OPEN, *CLOSED])
+def test_programs_that_take_sizes_for_numbers(
+    act: Callable[[Tensor], Tensor], captured: list[CapturedProgram]
+) -> None:
+    """They do what they do by themselves; where they only compute with sizes, one capture serves all."""
+
+    def build(device: str) -> tuple[Callable[..., Any], list[Tensor]]:
+        return act, []
+
+    sizes = (5, 5, 6, 7, 9, 4, 8, 12, 7, 8)
+    compare(build, [(normal(size, 4, seed=at),) for at, size in enumerate(sizes)], "cpu")
+    if act in OPEN.values():
+        assert [is_open(capture) for capture in captured] == [False, True]
+    else:
+        assert not any(map(is_open, captured[-2:]))  # those of the last two calls
+
+
+def test_a_size_that_cannot_be_open_leaves_others_open(captured: list[CapturedProgram]) -> None:
+    """The width, of which a root is taken, would be open, too."""
+
+    def act(x: Tensor) -> Tensor:
+        kept = {x.shape[1]: x.sum()}
+        return x * x.shape[1] ** -0.5 + kept[x.shape[1]]
+
+    step = vkml.jit(act, dynamic=True)
+    for size in (5, 5, 6, 7, 9):
+        x = normal(size, 4)
+        agree(step(vkml.tensor(x)).numpy(), x / 2 + x.sum())
+    assert [is_open(capture) for capture in captured] == [False, True][-len(captured) :]
 
 
 def test_what_decides_types_is_decided_by_each_capture() -> None:

@@ -198,5 +198,6 @@ def _results(value: Any, name: str, found: list[tuple[str, Tensor]]) -> None:
             _results(item, f"{name}_{key}" if name else str(key), found)
     elif value is not None:
         raise InvalidArgument(
-            f"the function returns {type(value).__name__} beside its tensors: outputs of a model are tensors"
+            f"the function returns {value.__class__.__name__} beside its tensors: outputs of a model are "
+            "tensors"
         )

@@ -127,6 +127,9 @@ def export(
                     module, owner, inputs, (positional, named), output_names, training, opset_version
                 )
             except TooOpen as error:
+                fixed = sizes.fixed()
+                if fixed:
+                    return None, sizes, fixed
                 raise CaptureError(
                     f"{sizes.named(str(error))}: say that the size is known (leave it out of "
                     "dynamic_shapes), or compute with what a model can compute sizes with: sums, products "
@@ -139,6 +142,7 @@ def export(
         if not more:
             break
         closed |= more
+    assert graph is not None
     relations = sizes.relations()
     metadata = {"vkml.sizes": "; ".join(relations)} if relations else {}
     graph = replace(with_named_sizes(graph, sizes.text), metadata={**graph.metadata, **metadata})
@@ -147,7 +151,7 @@ def export(
     )
 
 
-_Made = tuple[Graph, OpenSizes, set[str]]
+_Made = tuple[Graph | None, OpenSizes, set[str]]
 
 
 def _with_any_examples(made: Callable[..., _Made], known: set[int]) -> _Made:

@@ -10,7 +10,7 @@ from vkml.dataclasses import dataclass
 from vkml.errors import CaptureError, InvalidArgument
 from vkml.ir.size import Size, Sizes
 from vkml.ir.size_relations import holds_for_multiples, symbols_in
-from vkml.ir.size_terms import GREATEST, Symbol, evaluate
+from vkml.ir.size_terms import GREATEST, Symbol, Terms, evaluate
 
 
 class Dim:
@@ -178,20 +178,27 @@ class OpenSizes:
                     return found
         return near
 
+    def fixed(self) -> set[str]:
+        """Names of sizes that may be known and are, for what was recorded until now takes no others."""
+        return set().union(*self._equations().values())
+
+    def _equations(self) -> dict[Terms, set[str]]:
+        """What is 0 for no other sizes, and the names of those in it that may be known."""
+        found = {}
+        for terms, is_zero in self.sizes.is_zero.items():
+            if is_zero and not holds_for_multiples(terms):
+                named = {self.names[symbol] for symbol in symbols_in(terms)}
+                found[terms] = {name for name in named if self._symbols[name][1].may_be_known}
+        return found
+
     def closed(self) -> set[str]:
         """Names of sizes that may be known and are, for the function takes no others.
 
         Raises:
             ClosedSizes: it takes fewer sizes than were asked for.
         """
-        found, names = [], set()
-        for terms, is_zero in self.sizes.is_zero.items():
-            if is_zero and not holds_for_multiples(terms):
-                named = {self.names[symbol] for symbol in symbols_in(terms)}
-                closed = {name for name in named if self._symbols[name][1].may_be_known}
-                names |= closed
-                if not closed:
-                    found.append(f"{self.text(Size(terms))} = 0")
+        names = self.fixed()
+        found = [f"{self.text(Size(terms))} = 0" for terms, some in self._equations().items() if not some]
         for terms, is_positive in self.sizes.is_positive.items():
             if self._leaves_range(terms, is_positive):
                 found.append(f"{self.text(Size(terms))} {'>' if is_positive else '<='} 0")
@@ -200,7 +207,8 @@ class OpenSizes:
                 "the function takes only sizes for which "
                 + " and ".join(found)
                 + ": say that these sizes are known (leave them out of dynamic_shapes), give sizes that must "
-                "be equal one name, state their range, or change what compares them or makes numbers of them"
+                "be equal one name, state their range, or change what compares them, makes numbers "
+                "of them or writes them into texts"
             )
         return names
 

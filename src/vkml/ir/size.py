@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import field
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -118,6 +118,7 @@ def holds({given}):
         ]
 
 
+_MOST_POWER = 8
 _deciding: ContextVar[Sizes] = ContextVar("sizes")
 
 
@@ -130,13 +131,14 @@ def is_deciding() -> bool:
 def in_program() -> Iterator[None]:
     """Inside, a program is at work that takes sizes, which may be open, for numbers."""
     sizes = _deciding.get(None)
-    if sizes is not None:
-        sizes.is_programs = True
+    if sizes is None:
+        yield
+        return
+    before, sizes.is_programs = sizes.is_programs, True
     try:
         yield
     finally:
-        if sizes is not None:
-            sizes.is_programs = False
+        sizes.is_programs = before
 
 
 def examples() -> Mapping[Symbol, int]:
@@ -154,9 +156,13 @@ def _sizes() -> Sizes:
 class Size:
     """An integer expression of symbols. Never a plain number: operations that come out give an int.
 
-    Equal expressions are equal, and hash alike. To compare with anything else may add a guard. A program that
-    takes one for a number (`in_program`) has that number where it writes it into a text, for which alone the
-    plan then holds; no dict of numbers would find it, so that it cannot be looked up there.
+    Equal expressions are equal, and hash alike. To compare with anything else may add a guard.
+
+    A program (`in_program`) takes one for a number: it is an `int` there, as `isinstance` has it, and where
+    it is written into a text, it is a number, for which alone the plan then holds. What is no expression of
+    sizes (half of one, its root) is refused, likewise with the guard that the size is what it is now: who
+    makes the plan reads there which sizes to know beforehand. So is looking it up in a dict, where no number
+    is found by it, and which would keep it. Code that serves programs asks `is_number` for what is no `Size`.
     """
 
     __slots__ = ("_hash", "terms")
@@ -170,31 +176,40 @@ class Size:
         """Its value in the example; what is decided by it is not guarded."""
         return evaluate(self.terms, _sizes().examples)
 
+    @property  # type: ignore[misc]  # that of objects can be set, which nobody does
+    def __class__(self) -> type:
+        return int if _is_in_program() else Size
+
     # -- arithmetic -----------------------------------------------------------------------------------------
 
     def __add__(self, other: int | Size) -> int | Size:
-        return NotImplemented if _foreign(other) else self._made(added(self.terms, _terms(other)))
+        return self._made(added(self.terms, _terms(other))) if self._takes(other) else NotImplemented
 
     __radd__ = __add__
 
     def __sub__(self, other: int | Size) -> int | Size:
-        return (
-            NotImplemented
-            if _foreign(other)
-            else self._made(added(self.terms, multiplied(_terms(other), -1)))
-        )
+        if not self._takes(other):
+            return NotImplemented
+        return self._made(added(self.terms, multiplied(_terms(other), -1)))
 
     def __rsub__(self, other: int) -> int | Size:
-        return (
-            NotImplemented
-            if _foreign(other)
-            else self._made(added(_terms(other), multiplied(self.terms, -1)))
-        )
+        if not self._takes(other):
+            return NotImplemented
+        return self._made(added(_terms(other), multiplied(self.terms, -1)))
 
     def __mul__(self, other: int | Size) -> int | Size:
-        return NotImplemented if _foreign(other) else self._made(product(self.terms, _terms(other)))
+        return self._made(product(self.terms, _terms(other))) if self._takes(other) else NotImplemented
 
     __rmul__ = __mul__
+
+    def __pow__(self, other: int) -> int | Size:
+        if is_number(other) and 0 <= other <= _MOST_POWER:
+            found: int | Size = math.prod([self] * other)
+            return found
+        raise self._refusal(f"{text_of(self.terms)} ** {other}")
+
+    def __rpow__(self, other: object) -> int:
+        raise self._refusal(f"{other} ** {text_of(self.terms)}")
 
     def __neg__(self) -> int | Size:
         return self._made(multiplied(self.terms, -1))
@@ -203,30 +218,96 @@ class Size:
         return self
 
     def __floordiv__(self, other: int | Size) -> int | Size:
-        return NotImplemented if _foreign(other) else self._divided(self.terms, _terms(other))
+        return self._divided(self.terms, _terms(other)) if self._takes(other) else NotImplemented
 
     def __rfloordiv__(self, other: int) -> int | Size:
-        return NotImplemented if _foreign(other) else self._divided(_terms(other), self.terms)
+        return self._divided(_terms(other), self.terms) if self._takes(other) else NotImplemented
 
     def __mod__(self, other: int | Size) -> int | Size:
-        return NotImplemented if _foreign(other) else self - (self // other) * other
+        return self - (self // other) * other if self._takes(other) else NotImplemented
 
     def __rmod__(self, other: int) -> int | Size:
-        return NotImplemented if _foreign(other) else other - (other // self) * self
+        return other - (other // self) * self if self._takes(other) else NotImplemented
 
     def __divmod__(self, other: int | Size) -> tuple[int | Size, int | Size]:
         return self // other, self % other
 
-    def __truediv__(self, other: object) -> float:
-        raise TooOpen(f"{self} / {other} is no expression of sizes")
+    def __rdivmod__(self, other: int) -> tuple[int | Size, int | Size]:
+        return other // self, other % self
 
-    __rtruediv__ = __truediv__
+    def __lshift__(self, other: int) -> int | Size:
+        return self * (1 << other)
+
+    def __rshift__(self, other: int) -> int | Size:
+        return self // (1 << other)
+
+    def __invert__(self) -> int | Size:
+        return -self - 1
+
+    def __and__(self, other: int) -> int | Size:
+        if is_number(other) and other >= 0 and not other & (other + 1):
+            return self % (other + 1)
+        raise self._refusal(f"{text_of(self.terms)} & {other}")
+
+    __rand__ = __and__
+
+    def __or__(self, other: object) -> int:
+        raise self._refusal(f"{text_of(self.terms)} | {other}")
+
+    __ror__ = __or__
+
+    def __xor__(self, other: object) -> int:
+        raise self._refusal(f"{text_of(self.terms)} ^ {other}")
+
+    __rxor__ = __xor__
+
+    def __rlshift__(self, other: object) -> int:
+        raise self._refusal(f"{other} << {text_of(self.terms)}")
+
+    def __rrshift__(self, other: object) -> int:
+        raise self._refusal(f"{other} >> {text_of(self.terms)}")
+
+    def __truediv__(self, other: object) -> float:
+        raise self._refusal(f"{text_of(self.terms)} / {other}")
+
+    def __rtruediv__(self, other: object) -> float:
+        raise self._refusal(f"{other} / {text_of(self.terms)}")
 
     def __float__(self) -> float:
-        raise TooOpen(f"{self} is no number yet")
+        raise self._refusal(f"the float of {text_of(self.terms)}")
 
     def __abs__(self) -> int | Size:
         return self if self >= 0 else -self
+
+    def __round__(self, digits: int | None = None) -> int | Size:
+        if digits is not None and digits < 0:
+            raise self._refusal(f"{text_of(self.terms)} rounded to {digits} digits")
+        return self
+
+    def __trunc__(self) -> Size:
+        return self
+
+    __floor__ = __ceil__ = __trunc__
+
+    def bit_length(self) -> int:
+        """As that of a number, which it is not yet.
+
+        Raises:
+            TooOpen: always.
+        """
+        raise self._refusal(f"the number of bits of {text_of(self.terms)}")
+
+    def _takes(self, other: object) -> bool:
+        """Whether a value is one that sizes are computed with."""
+        if isinstance(other, float | np.floating):
+            raise self._refusal(f"what comes of {text_of(self.terms)} and the number {other}")
+        return isinstance(other, int | Size | np.integer)
+
+    def _refusal(self, what: str) -> TooOpen:
+        """Says that something is no expression of sizes; a program that wants it fixes this one."""
+        if _is_in_program():
+            int(self)
+        return TooOpen(f"{what} is no expression of sizes")
 
     def _made(self, terms: Terms) -> int | Size:
         if not terms:
@@ -243,6 +324,9 @@ class Size:
         exact = exact_quotient(dividend, divisor)
         if exact is not None:
             return self._made(exact)
+        least, gap = bounds(dividend)[0], bounds(added(divisor, multiplied(dividend, -1)))[0]
+        if least is not None and least >= 0 and gap is not None and gap > 0:
+            return 0
         low, _ = bounds(divisor)
         if dividend[0][1] < 0 and low is not None and low > 0:
             # Rounding up, as it is written for integers: -(-n // 4) is (n + 3) // 4.
@@ -267,30 +351,36 @@ class Size:
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        if _foreign(other):
+        if isinstance(other, float | np.floating):
+            return bool(other.is_integer()) and self == int(other)
+        if not self._takes(other):
             return NotImplemented
         theirs = _terms(other)  # type: ignore[arg-type]
         return self.terms == theirs or self._test_zero(added(self.terms, multiplied(theirs, -1)))
 
     def __hash__(self) -> int:
         if _is_in_program():
-            raise TooOpen(f"{text_of(self.terms)} is looked up, and no number yet")
+            raise self._refusal(f"what a dict or a set has for {text_of(self.terms)}")
         return self._hash
 
     def __bool__(self) -> bool:
         return not self._test_zero(self.terms)
 
-    def __lt__(self, other: int | Size) -> bool:
-        return NotImplemented if _foreign(other) else self._is_above(_terms(other), self.terms)
+    def __lt__(self, other: float | Size) -> bool:
+        bound = _bound(other, math.ceil)
+        return self._is_above(_terms(bound), self.terms) if self._takes(bound) else NotImplemented
 
-    def __gt__(self, other: int | Size) -> bool:
-        return NotImplemented if _foreign(other) else self._is_above(self.terms, _terms(other))
+    def __gt__(self, other: float | Size) -> bool:
+        bound = _bound(other, math.floor)
+        return self._is_above(self.terms, _terms(bound)) if self._takes(bound) else NotImplemented
 
-    def __le__(self, other: int | Size) -> bool:
-        return NotImplemented if _foreign(other) else not self._is_above(self.terms, _terms(other))
+    def __le__(self, other: float | Size) -> bool:
+        bound = _bound(other, math.floor)
+        return not self._is_above(self.terms, _terms(bound)) if self._takes(bound) else NotImplemented
 
-    def __ge__(self, other: int | Size) -> bool:
-        return NotImplemented if _foreign(other) else not self._is_above(_terms(other), self.terms)
+    def __ge__(self, other: float | Size) -> bool:
+        bound = _bound(other, math.ceil)
+        return not self._is_above(_terms(bound), self.terms) if self._takes(bound) else NotImplemented
 
     def _is_above(self, first: Terms, second: Terms) -> bool:
         terms = added(first, multiplied(second, -1))
@@ -328,17 +418,25 @@ class Size:
     def __repr__(self) -> str:
         return str(int(self)) if _is_in_program() else text_of(self.terms)
 
+    def __format__(self, form: str) -> str:
+        return format(int(self), form) if _is_in_program() else format(text_of(self.terms), form)
+
 
 def _is_in_program() -> bool:
     sizes = _deciding.get(None)
     return sizes is not None and sizes.is_programs
 
 
-def _foreign(value: object) -> bool:
-    """Whether a value is none that sizes are computed with."""
-    if isinstance(value, float | np.floating):
-        raise TooOpen(f"a size meets the number {value}: what comes of it is no expression of sizes")
-    return not isinstance(value, int | Size | np.integer)
+def is_number(value: object) -> TypeGuard[int]:
+    """Whether a size is a number, and no open one, which is an `int`, too, where a program asks."""
+    return type(value) is not Size and isinstance(value, int)
+
+
+def _bound(other: Any, rounded: Callable[[float], int]) -> Any:
+    """What a size is compared with, as a whole number: those below 4.5 are those below 5."""
+    if not isinstance(other, float | np.floating):
+        return other
+    return rounded(float(other)) if math.isfinite(other) else int(math.copysign(2 * GREATEST, other))
 
 
 def _terms(value: int | Size) -> Terms:

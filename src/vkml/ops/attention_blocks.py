@@ -9,6 +9,7 @@ import numpy as np
 
 from vkml.dataclasses import dataclass
 from vkml.ir.gradients import Emitter, T, sliced
+from vkml.ir.size import is_number
 from vkml.ops.attention_steps import AttentionScores
 
 BLOCK_BYTES = 32 << 20
@@ -44,7 +45,7 @@ def row_blocks(build: Emitter[T], how: AttentionScores, q: T, k: T) -> list[RowB
     """
     dims, of_keys = build.type_of(q).dims, build.type_of(k).dims
     rows, keys = dims[-2], of_keys[-1 if how.is_key_transposed else -2]
-    if not all(isinstance(size, int) for size in (*dims, *of_keys)):
+    if not all(map(is_number, (*dims, *of_keys))):
         return [RowBlock(0, rows, keys)]
     # Of heads that are shared, each row has its own scores: batches are those of the queries.
     batch = dims[:-2] if how.group != 1 else np.broadcast_shapes(dims[:-2], of_keys[:-2])

@@ -13,6 +13,7 @@ from vkml.ir.dtypes import FLOAT32, FLOATS, INT64
 from vkml.ir.gradients import Emitter, T, converted, expanded, reshaped, sliced
 from vkml.ir.graph import Node
 from vkml.ir.operator import FLOAT, INT, INTS, OPTIONAL, REQUIRED, Array, Operator, operator, register
+from vkml.ir.size import is_number
 from vkml.ir.types import Known, TensorType
 from vkml.ops.attention_heads import (
     apart,
@@ -95,7 +96,7 @@ def _attended(
             own = reshaped(build, positions(build, rows), (rows, 1))
             last = build.apply("Sub", build.apply("Add", last, more), own)
         mask = seen_keys(build, rows, keys, last, right=0)
-    elif how.is_causal and isinstance(before, int):
+    elif how.is_causal and is_number(before):
         causal_offset = before
     elif how.is_causal and keys != before + 1:  # the only row sees all that is before it
         mask = seen_keys(build, rows, keys, build.constant(before, INT64), right=0)

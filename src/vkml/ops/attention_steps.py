@@ -11,6 +11,7 @@ import numpy as np
 from vkml.dataclasses import dataclass
 from vkml.ir.dtypes import BOOL, FLOAT32, INT64, DType
 from vkml.ir.gradients import Emitter, T, converted, reshaped, transposed
+from vkml.ir.size import is_number
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,7 @@ def kept(build: Emitter[T], how: AttentionScores, scores: T, mask: T | None, fir
 
 def triangle(build: Emitter[T], rows: int, columns: int, offset: int) -> T:
     """Truth values of a matrix: whether a column is none behind its row's number + `offset`."""
-    if isinstance(rows, int) and isinstance(columns, int):
+    if is_number(rows) and is_number(columns):
         return build.constant(np.tri(rows, columns, offset, dtype=np.bool_), BOOL)
     last = build.apply("Add", positions(build, rows), build.constant(offset, INT64))
     return build.apply(
@@ -180,7 +181,7 @@ def triangle(build: Emitter[T], rows: int, columns: int, offset: int) -> T:
 
 def positions(build: Emitter[T], count: int, dtype: DType = INT64) -> T:
     """0, 1, 2, … below a size, which may be open."""
-    if isinstance(count, int):
+    if is_number(count):
         return build.constant(np.arange(count), dtype)
     return build.apply("Range", *(build.constant(end, dtype) for end in (0, count, 1)))
 

@@ -11,6 +11,7 @@ from vkml.errors import InvalidGraph, RuntimeException
 from vkml.ir.dtypes import UNDEFINED
 from vkml.ir.graph import Node, Value
 from vkml.ir.operator import Array
+from vkml.ir.size import is_number
 from vkml.ir.types import UNKNOWN, TensorType, ValueType
 from vkml.ops.checks import normalise_axis
 
@@ -115,5 +116,5 @@ class Collector:
                 f"{self._node.label}: no trip was made, and the body does not say of what type its output "
                 f"'{self._output.name}' is"
             )
-        sizes = [size if isinstance(size, int) else 0 for size in found.shape or ()]
+        sizes = [size if is_number(size) else 0 for size in found.shape or ()]
         return np.empty((0, *sizes), found.dtype.storage)

@@ -15,6 +15,7 @@ from vkml.errors import Error, InvalidGraph, RuntimeException
 from vkml.ir.dtypes import BOOL, INT64, from_numpy
 from vkml.ir.graph import Graph, Node
 from vkml.ir.operator import GRAPH, INTS, MANY, OPTIONAL, REQUIRED, Array, AttributeType, Operator, operator
+from vkml.ir.size import is_number
 from vkml.ir.types import UNKNOWN, Known, SequenceType, TensorType, ValueType, static
 from vkml.ops.batched_scan import without_batch
 from vkml.ops.bodies import common_type, evaluate_body, infer_body
@@ -377,7 +378,7 @@ class Scan(ControlFlow):
         for type_, axis in zip(scanned, _entries(node, "scan_input_axes", count), strict=True):
             if isinstance(type_, TensorType) and type_.shape is not None:
                 size = type_.shape[normalise_axis(node, axis, len(type_.shape))]
-                trips = size if isinstance(size, int) else trips
+                trips = size if is_number(size) else trips
         slices = self.body_types(node, given)["body"][len(states) :]
         made = infer_body(body, [*states, *slices], outer)
         axes = _entries(node, "scan_output_axes", len(made) - len(states))

@@ -10,6 +10,7 @@ from vkml.ir.dtypes import FLOATS, INT64
 from vkml.ir.gradients import Emitter, T, converted, reshaped, sliced, transposed, widened, zeros
 from vkml.ir.graph import Node
 from vkml.ir.operator import FLOAT, OPTIONAL, Array, Operator, operator
+from vkml.ir.size import is_number
 from vkml.ir.types import Known, TensorType
 from vkml.ops.checks import optional, present, require_dtype, require_rank, required
 from vkml.ops.stepwise import evaluate_steps, infer_steps
@@ -104,7 +105,7 @@ class MoE(Operator):
         shares, chosen = self._routed(build, node, present(inputs, 1))
         rows, k = build.type_of(shares).dims
         experts = build.type_of(present(inputs, 2)).dims[0]
-        if isinstance(rows, int) and _COPIES * rows * k < experts:
+        if is_number(rows) and _COPIES * rows * k < experts:
             made = self._few(build, node, inputs, flat, shares, chosen)
         else:
             made = self._all(build, node, inputs, flat, shares, chosen)

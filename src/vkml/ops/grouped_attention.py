@@ -14,6 +14,7 @@ from vkml.ir.dtypes import BOOL, FLOATS, INT32, INT64
 from vkml.ir.gradients import Emitter, T, converted, expanded, expression, padded, reshaped, sliced, zeros
 from vkml.ir.graph import Node
 from vkml.ir.operator import FLOAT, INT, OPTIONAL, REQUIRED, Array, Operator, operator
+from vkml.ir.size import is_number
 from vkml.ir.types import Known, TensorType
 from vkml.ops.attention_heads import Stage, apart, attended, lengthened, root_scale, seen_keys, together
 from vkml.ops.attention_steps import AttentionScores
@@ -349,7 +350,7 @@ class GroupQueryAttention(Operator):
         place = build.constant(before, INT64)
         if rows == 1:  # it sees all that is before it
             return seen_keys(build, rows, keys, place, left=left), None
-        if isinstance(before, int):
+        if is_number(before):
             return seen_keys(build, rows, keys, place, left=left), before
         return seen_keys(build, rows, keys, place, left=left, right=0), None
 

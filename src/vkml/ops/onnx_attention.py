@@ -12,6 +12,7 @@ from vkml.ir.dtypes import BOOL, FLOATS, INT64
 from vkml.ir.gradients import Emitter, T, converted, reshaped
 from vkml.ir.graph import Node
 from vkml.ir.operator import FLOAT, INT, OPTIONAL, Array, Operator, operator
+from vkml.ir.size import is_number
 from vkml.ir.types import Known, TensorType
 from vkml.ops.attention_heads import Stage, apart, attended, both, lengthened, seen_keys, together
 from vkml.ops.attention_steps import AttentionScores, positions
@@ -230,7 +231,7 @@ def _masks(
     left, right = (size if size >= 0 else None for size in sizes)
     causal_offset: int | None = None
     if attributes["is_causal"]:
-        if lengths is None and isinstance(past, int):
+        if lengths is None and is_number(past):
             causal_offset = past
         else:
             right = 0

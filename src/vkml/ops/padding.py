@@ -63,13 +63,13 @@ def pad_geometry(
         begins[axis], ends[axis] = pads[place], pads[len(found) + place]
     mode = node.attributes["mode"]
     for axis, size in enumerate(x_shape):
-        left = size + min(begins[axis], 0) + min(ends[axis], 0)
+        # Asked so, an open number of places that may be 0 and is never less decides nothing.
+        left = size + min(0, begins[axis]) + min(0, ends[axis])
         if mode == "constant" and left < 0 <= size + begins[axis] + ends[axis]:
             # One end takes away more than there is, and the other adds it again: nothing but the constant.
             begins[axis], ends[axis] = -size, size + begins[axis] + ends[axis]
             continue
-        adds = max(begins[axis], ends[axis]) > 0
-        if left < 0 or (left == 0 and adds and mode != "constant"):
+        if left < 0 or (mode != "constant" and left == 0 and max(begins[axis], ends[axis]) > 0):
             raise ShapeError(
                 f"{node.label}: pads {begins[axis]} and {ends[axis]} leave {left} elements of axis {axis} "
                 f"(size {size}) for mode {mode!r}"

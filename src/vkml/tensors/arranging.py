@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vkml.ir.gradients import reversed_along
+from vkml.ops.attention_steps import positions
 from vkml.tensors import tensor as core
 from vkml.tensors.elementwise import eq
 from vkml.tensors.operands import INT64, axis_of, wrap
@@ -300,15 +301,21 @@ def repeat_interleave(
     whole = reshape(x, -1) if dim is None else x
     axis = axis_of(dim or 0, whole.ndim)
     size = whole.shape[axis]
-    if isinstance(repeats, core.Tensor):
-        counts = np.broadcast_to(repeats._elements().reshape(-1), (size,))
-    else:
-        counts = np.full(size, int(repeats))
-    if (counts < 0).any():
-        raise RuntimeError("repeat_interleave: numbers of times are not negative")
-    if output_size is not None and output_size != counts.sum():
-        raise RuntimeError(f"repeat_interleave makes {counts.sum()} elements, not {output_size}")
+    if not isinstance(repeats, core.Tensor):
+        _check_repeats(repeats < 0, size * repeats, output_size)
+        several = unsqueeze(whole, axis + 1)
+        several = broadcast_to(several, (*whole.shape[: axis + 1], repeats, *whole.shape[axis + 1 :]))
+        return reshape(several, (*whole.shape[:axis], size * repeats, *whole.shape[axis + 1 :])).clone()
+    counts = np.broadcast_to(repeats._elements().reshape(-1), (size,))
+    _check_repeats(bool((counts < 0).any()), int(counts.sum()), output_size)
     return whole.index_select(axis, numbers(np.repeat(np.arange(size), counts)))
+
+
+def _check_repeats(is_negative: bool, made: int, output_size: int | None) -> None:
+    if is_negative:
+        raise RuntimeError("repeat_interleave: numbers of times are not negative")
+    if output_size is not None and output_size != made:
+        raise RuntimeError(f"repeat_interleave makes {made} elements, not {output_size}")
 
 
 # -- broadcast -----------------------------------------------------------------------------------------------
@@ -471,7 +478,7 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
         count = int(elements.max()) + 1
     if count < 1:
         raise RuntimeError(f"one_hot: {count} classes, there is one at least")
-    return eq(unsqueeze(tensor, -1), numbers(np.arange(count))).to(INT64)
+    return eq(unsqueeze(tensor, -1), wrap(positions(EMITTER, count))).to(INT64)
 
 
 def unravel_index(indices: Tensor, shape: int | Sequence[int]) -> tuple[Tensor, ...]:

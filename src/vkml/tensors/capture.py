@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from vkml.dataclasses import dataclass
 from vkml.errors import CaptureError
+from vkml.ir.size import in_program
 from vkml.tracing import Traced
 from vkml.tracing.value import mode, next_serial, tensor_type
 
@@ -124,6 +125,8 @@ def is_capturing() -> bool:
 def capture() -> Iterator[Capture]:
     """Has this thread compute nothing and note what tensors are read and written.
 
+    What runs within it is a program that takes sizes for numbers (`in_program`).
+
     Raises:
         CaptureError: within another capture.
     """
@@ -132,7 +135,8 @@ def capture() -> Iterator[Capture]:
     found = captures.latest = Capture()
     mode.captures = True
     try:
-        yield found
+        with in_program():
+            yield found
     finally:
         captures.latest, mode.captures = None, False
 

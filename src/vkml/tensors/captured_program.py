@@ -11,7 +11,7 @@ import numpy as np
 
 from vkml.engine.device_array import DeviceArray, Place
 from vkml.engine.programs import Prepared
-from vkml.ir.size import Size, binder, in_program
+from vkml.ir.size import Size, binder
 from vkml.ir.size_relations import symbols_in
 from vkml.ir.size_terms import Symbol
 from vkml.tensors.backward import compute
@@ -55,8 +55,7 @@ class CapturedProgram:
         left = list(given)
         with capture() as seen:
             try:
-                with in_program():
-                    made = function(*filled(arguments, left), **filled(named, left))
+                made = function(*filled(arguments, left), **filled(named, left))
                 ends: list[Any] = []
                 for end in seen.endings.values():
                     end()

@@ -12,6 +12,7 @@ from vkml.engine.ort_value import device_of, dtype_of
 from vkml.ir import DType, dtypes
 from vkml.ir.gradients import converted, expanded
 from vkml.ir.size import Size as OpenSize
+from vkml.ir.size import is_deciding
 from vkml.tensors.promotion import checked, default_complex, get_default_dtype, number_type
 from vkml.tensors.tensor import Tensor, device_name
 from vkml.tracing import EMITTER, Traced, apply, constant, value_of
@@ -35,8 +36,30 @@ def tensor(
         made = data.detach().to(device, dtype)
         made = made.clone()
     else:
-        made = _of_array(_array(data, dtype), device)
+        sizes = _open_sizes(data) if is_deciding() else None
+        if sizes is None:
+            made = _of_array(_array(data, dtype), device)
+        else:
+            kind = checked(dtype) or dtypes.INT64
+            made = Tensor(_there(converted(EMITTER, constant(sizes, dtypes.INT64), kind), device))
     return made.requires_grad_() if requires_grad else made
+
+
+def _open_sizes(data: Any) -> Array | None:
+    """Open sizes, alone or among integers, as an array of objects; None where there are none.
+
+    Raises:
+        TooOpen: they are among floats.
+    """
+    array = np.asarray(data)
+    if array.dtype != object:
+        return None
+    elements = array.reshape(-1).tolist()
+    if not any(isinstance(element, OpenSize) for element in elements):
+        return None
+    if not all(isinstance(element, OpenSize | int | np.integer) for element in elements):
+        array.astype(np.float64)
+    return array
 
 
 def _array(data: Any, dtype: DType | None) -> Array:
@@ -150,11 +173,14 @@ def full(
     dims = tuple(size)
     if any(isinstance(one, int) and one < 0 for one in dims):
         raise RuntimeError(f"sizes are not negative: {list(dims)}")
-    if any(isinstance(one, OpenSize) for one in dims):
-        return Tensor(_there(expanded(EMITTER, constant(fill_value, kind), dims), device))
-    # Broadcast, where nobody needs the elements.
-    number = np.asarray(fill_value, kind.storage)
-    made = _of_array(np.broadcast_to(number, dims) if is_meta(device) else np.full(dims, number), device)
+    if any(isinstance(one, OpenSize) for one in (fill_value, *dims)):
+        is_size = isinstance(fill_value, OpenSize)
+        value = tensor(fill_value, dtype=kind).value if is_size else constant(fill_value, kind)
+        made = Tensor(_there(expanded(EMITTER, value, dims), device))
+    else:
+        # Broadcast, where nobody needs the elements.
+        number = np.asarray(fill_value, kind.storage)
+        made = _of_array(np.broadcast_to(number, dims) if is_meta(device) else np.full(dims, number), device)
     return made.requires_grad_() if requires_grad else made
 
 
@@ -286,13 +312,22 @@ def arange(
         start, end = 0, start
     is_float = any(isinstance(one, float) for one in (start, end, step))
     kind = checked(dtype) or (get_default_dtype() if is_float else dtypes.INT64)
-    if any(isinstance(one, OpenSize) for one in (start, end, step)):
-        ends = [constant(one, dtypes.INT64) for one in (start, end, step)]
-        return Tensor(_there(converted(EMITTER, apply("Range", *ends), kind), device))
+    is_open = any(isinstance(one, OpenSize) for one in (start, end, step))
+    if is_open:
+        start, end, step = map(_whole, (start, end, step))
     if not step or (end - start) * step < 0:
         raise RuntimeError(f"arange: steps of {step} do not lead from {start} to {end}")
-    made = _of_array(np.arange(start, end, step).astype(kind.storage), device)
+    if is_open:
+        ends = [constant(one, dtypes.INT64) for one in (start, end, step)]
+        made = Tensor(_there(converted(EMITTER, apply("Range", *ends), kind), device))
+    else:
+        made = _of_array(np.arange(start, end, step).astype(kind.storage), device)
     return made.requires_grad_() if requires_grad else made
+
+
+def _whole(number: Any) -> Any:
+    """A float that is a whole number as that: with others open sizes are not computed."""
+    return int(number) if isinstance(number, float) and number.is_integer() else number
 
 
 def linspace(
@@ -413,5 +448,10 @@ def eye(
     Returns:
         [n, m].
     """
-    made = _of_array(np.eye(n, m, dtype=(checked(dtype) or get_default_dtype()).storage), device)
+    kind = checked(dtype) or get_default_dtype()
+    if isinstance(n, OpenSize) or isinstance(m, OpenSize):
+        rows, columns = (arange(size, device=device) for size in (n, n if m is None else m))
+        made = (rows.unsqueeze(1) == columns).to(kind)
+    else:
+        made = _of_array(np.eye(n, m, dtype=kind.storage), device)
     return made.requires_grad_() if requires_grad else made

@@ -34,10 +34,10 @@ def jit(
     The first call with arguments of these types and shapes runs as it is written; the second is captured,
     and later ones only run what was captured: the function itself is not called. From the third set of sizes
     on one capture serves all: sizes that have varied stay open in it, and it runs for those for which the
-    function would decide the same (`if x.shape[0] > 8`). It returns sizes as the numbers of each call; while
-    it is captured they are no `int`, as `isinstance` has it. Where sizes cannot be open (a loop over them,
-    keys of a dict, texts, random numbers), each form of arguments has a capture; of more than 16 that take
-    turns, those that there is no room for run as they are written. Tensors that it writes in place
+    function would decide the same (`if x.shape[0] > 8`). It returns sizes as the numbers of each call, and
+    may take them for an `int`, which they are for `isinstance`. Where sizes cannot be open (a loop over them,
+    their roots, keys of a dict, texts, random numbers), each form of arguments has a capture; of more than 16
+    that take turns, those that there is no room for run as they are written. Tensors that it writes in place
     (parameters, what optimizers remember, the states of random generators) are written each time; numbers of
     the program are those of the capture, but for the settings of optimizers, which are those of each run
     (see `vkml.optim.Optimizer`). Where the modules that it called have changed since (`train` and `eval`,

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from vkml.ir.size import plain
 from vkml.tensors.arranging import atleast_1d, atleast_2d, atleast_3d
 from vkml.tensors.operands import axis_of
 from vkml.tensors.shapes import cat, reshape
@@ -99,7 +100,7 @@ def select(x: Tensor, dim: int, index: int) -> Tensor:
     axis = axis_of(dim, x.ndim)
     if not x.ndim:
         raise IndexError("select of a tensor without axes")
-    return x[(slice(None),) * axis + (int(index),)]
+    return x[(slice(None),) * axis + (plain(index),)]
 
 
 def narrow(x: Tensor, dim: int, start: int, length: int) -> Tensor:
@@ -118,7 +119,7 @@ def narrow(x: Tensor, dim: int, start: int, length: int) -> Tensor:
         raise RuntimeError("narrow of a tensor without axes")
     axis = axis_of(dim, x.ndim)
     size = x.shape[axis]
-    first = int(start) + size if start < 0 else int(start)
+    first = plain(start) + size if start < 0 else plain(start)
     if not 0 <= first <= size or length < 0 or first + length > size:
         raise RuntimeError(f"narrow: {start} and {length} more are not in an axis of {size}")
     return x[(slice(None),) * axis + (slice(first, first + length),)]

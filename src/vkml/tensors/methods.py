@@ -221,11 +221,13 @@ class Operations:
     @property
     def nbytes(self: Any) -> int:
         """Bytes of all elements."""
-        return int(self.numel() * self.dtype.storage.itemsize)
+        found: int = self.numel() * self.itemsize
+        return found
 
     def nelement(self: Any) -> int:
         """How many elements it has."""
-        return int(self.numel())
+        found: int = self.numel()
+        return found
 
     def is_inference(self: Any) -> bool:
         """Whether it was made in `inference_mode`."""

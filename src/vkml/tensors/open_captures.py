@@ -102,23 +102,25 @@ class Family(Generic[T]):
                 if not sizes.examples:
                     self._refused.add(shapes)
                     return None
+                made: T | None = None
                 try:
                     with sizes.deciding():
                         made = make(dims)
                 except KeptTensor:
                     raise
                 except Exception:  # a capture for just these sizes says what is wrong, where it is more
-                    if not is_moved:
-                        break
-                    continue
+                    if is_moved:
+                        continue
                 # Sizes that are equal by chance look as if they had to be: others tell.
                 equal = [t for t, was in sizes.is_zero.items() if was and not holds_for_multiples(t)]
+                if not is_moved:
+                    fixed = {symbol for terms in equal for symbol in symbols_in(terms)}
+                if made is None:
+                    break
                 serves = matcher(dims, sizes)
                 if not equal and serves(shapes) is not None:
                     self._captures.append((serves, made))
                     return made
-                if not is_moved:
-                    fixed = {symbol for terms in equal for symbol in symbols_in(terms)}
             if not fixed or not self._is_dynamic:
                 self._refused.add(shapes)
                 return None

@@ -36,10 +36,10 @@ def value_as(operand: Operand, dtype: DType) -> Traced:
     """A tensor's value, or a number of the program, in an element type."""
     if isinstance(operand, core.Tensor):
         return converted(EMITTER, operand.value, dtype)
-    if isinstance(operand, bool | int | float | complex | np.generic):
-        return number(operand, dtype)
     if isinstance(operand, Size):
         return converted(EMITTER, constant(operand, INT64), dtype)
+    if isinstance(operand, bool | int | float | complex | np.generic):
+        return number(operand, dtype)
     if isinstance(operand, np.ndarray):
         return converted(EMITTER, core.Tensor(value_of(operand.copy())).value, dtype)
     raise TypeError(f"a tensor or a number is needed, not {type(operand).__name__}")

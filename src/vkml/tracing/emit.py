@@ -15,6 +15,7 @@ from vkml.ir.gradients import Emitter
 from vkml.ir.operator import normalise_attributes
 from vkml.ir.scalar import Scalar
 from vkml.ir.size import Size, TooOpen, is_deciding
+from vkml.ir.size_terms import text_of
 from vkml.ir.types import ValueType
 from vkml.ops.upgrading import NEWEST
 from vkml.passes.explain import explained
@@ -83,6 +84,8 @@ def _applied(
     there = tuple([value is not None for value in inputs])
     key: tuple[Any, ...] = (op, domain, outputs, there)
     if attributes:
+        if is_deciding():
+            _refuse_open(op, attributes)
         key += tuple([(name, _attribute_key(value)) for name, value in attributes.items()])
     template = _templates.get(key)
     if template is None:
@@ -96,6 +99,18 @@ def _applied(
             # What decides shapes may not vary under one structure.
             inputs = (*inputs[:at], constant(value.data, value.type.dtype), *inputs[at + 1 :])
     return Application(template.node, template.operator, inputs, _types(template, inputs))
+
+
+def _refuse_open(op: str, attributes: dict[str, Any]) -> None:
+    """Raises where an attribute is an open size, or has some, which then are what they are now."""
+    for name, value in attributes.items():
+        several = value if isinstance(value, tuple | list) else (value,)
+        sizes = [one for one in several if isinstance(one, Size)]
+        if sizes:
+            text = text_of(sizes[0].terms)
+            for size in sizes:
+                int(size)
+            raise TooOpen(f"{op}: {text} in its {name} cannot be open")
 
 
 def _attribute_key(value: Any) -> Hashable:
@@ -114,9 +129,6 @@ def _template(
     names = tuple(f"x{at}" if is_there else "" for at, is_there in enumerate(there))
     made = tuple(f"y{at}" for at in range(outputs))
     node = Node(op, names, made, attributes, op, domain, version=1 if domain else NEWEST)
-    for name, value in attributes.items() if is_deciding() else ():
-        if any(isinstance(one, Size) for one in (value if isinstance(value, tuple | list) else (value,))):
-            raise TooOpen(f"{op}: its {name} {value} cannot be open")
     operator = find(node)
     complete = normalise_attributes(node, operator)
     node = Node(op, names, made, complete, op, domain, version=node.version)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from vkml.errors import NotDifferentiable
+from vkml.ir.size import is_number
 from vkml.tracing.emit import EMITTER, apply
 from vkml.tracing.value import Application, Traced, next_serial
 
@@ -151,7 +152,7 @@ def _padding(value: Traced) -> tuple[int, int, int] | None:
     rank = len(value.dims)
     sides = [(int(counts[axis]), int(counts[axis + rank])) for axis in range(rank)]
     axes = [axis for axis, side in enumerate(sides) if any(side)]
-    if len(axes) != 1 or min(sides[axes[0]]) < 0 or not isinstance(value.dims[axes[0]], int):
+    if len(axes) != 1 or min(sides[axes[0]]) < 0 or not is_number(value.dims[axes[0]]):
         return None
     begin, behind = sides[axes[0]]
     return axes[0], begin, value.dims[axes[0]] - behind

@@ -12,6 +12,7 @@ from vkml.engine.device_array import on_host
 from vkml.errors import InvalidGraph, NotImplemented, RuntimeException
 from vkml.ir import Constant, DType, Graph, Known, Node, Operator, dtypes, find
 from vkml.ir.gradients import expanded, zeros
+from vkml.ir.size import is_number
 from vkml.ir.types import UNKNOWN, SequenceType, TensorType, ValueType, static
 from vkml.ops.bodies import infer_body
 from vkml.ops.control import ControlFlow, stated_shape
@@ -280,7 +281,7 @@ class GraphRecorder:
             return _stack(rows, axis)
         if not isinstance(type_, TensorType) or type_.dtype == dtypes.UNDEFINED:
             raise InvalidGraph(f"{node.label}: no trip was made, and its outputs' types are not known")
-        sizes = [size if isinstance(size, int) else 0 for size in type_.shape or ()]
+        sizes = [size if is_number(size) else 0 for size in type_.shape or ()]
         sizes.insert(axis % (len(sizes) + 1), 0)
         return constant(np.empty(sizes, type_.dtype.storage), type_.dtype)
 

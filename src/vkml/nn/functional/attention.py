@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from vkml.ir import dtypes
+from vkml.ir.size import is_number
 from vkml.nn.functional.dropout import dropout
 from vkml.tensors import Tensor
 from vkml.tensors import operations as op
@@ -111,7 +112,7 @@ def attention_weights(
 
 
 def _triangle(rows: int, keys: int) -> Traced:
-    if isinstance(rows, int) and isinstance(keys, int):
+    if is_number(rows) and is_number(keys):
         return constant(np.tri(rows, keys, dtype=np.bool_), dtypes.BOOL)
     places = [arange(size) for size in (rows, keys)]
     return op.le(places[1], op.unsqueeze(places[0], 1)).value

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Sequence
 
 from vkml.ir.dtypes import FLOAT16, FLOAT32, FLOAT64
-from vkml.ir.size import Size
+from vkml.ir.size import Size, integer
 from vkml.nn.functional.arguments import require_floats, throughout
 from vkml.tensors import Tensor
 from vkml.tensors import operations as op
@@ -171,7 +171,7 @@ def group_norm(
 
 def _trailing(input: Tensor, normalized_shape: Sequence[int], name: str) -> tuple[int, ...]:
     require_floats(input, name)
-    dims = tuple(int(size) for size in normalized_shape)
+    dims = tuple(map(integer, normalized_shape))
     if not dims or tuple(input.shape[-len(dims) :]) != dims:
         raise RuntimeError(
             f"{name}: given normalized_shape={list(dims)}, expected input with shape "

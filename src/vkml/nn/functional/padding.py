@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vkml.ir.dtypes import INT64
+from vkml.ir.size import integer, is_number
 from vkml.tensors import Tensor
 from vkml.tracing import apply, constant, number
 
@@ -35,7 +36,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
         )
     begins, ends = [0] * input.ndim, [0] * input.ndim
     for at in range(len(pad) // 2):
-        begins[-1 - at], ends[-1 - at] = int(pad[2 * at]), int(pad[2 * at + 1])
+        begins[-1 - at], ends[-1 - at] = integer(pad[2 * at]), integer(pad[2 * at + 1])
     if mode != "constant":
         if value:
             raise ValueError(f'Padding mode "{mode}" doesn\'t take in value argument')
@@ -45,7 +46,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
             raise RuntimeError(
                 f"pad {list(pad)} leaves an axis of the shape {list(input.shape)} a negative size"
             )
-    if not any(begins) and not any(ends):
+    if not any(not is_number(count) or count for count in (*begins, *ends)):
         return input.clone()
     given = [input.value, constant([*begins, *ends], INT64)]
     if value:
