@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 
 from vkml.tensors import Tensor
+from vkml.tensors.bessel import i0, i0e, i1, i1e
 from vkml.tensors.creation import as_tensor
-from vkml.tensors.gamma import digamma, i0, i0e, lgamma
+from vkml.tensors.error_functions import erfc, erfcx, log_ndtr, ndtr
+from vkml.tensors.gamma import digamma, lgamma, polygamma
 from vkml.tensors.operations import (
     add,
     eq,
     erf,
-    erfc,
     erfinv,
     exp2,
     expm1,
@@ -32,9 +33,9 @@ from vkml.tensors.operations import (
 )
 
 __all__ = [
-    "digamma", "entr", "erf", "erfc", "erfinv", "exp2", "expit", "expm1", "gammaln", "i0", "i0e", "log1p",
-    "log_softmax", "logit", "logsumexp", "multigammaln", "ndtr", "ndtri", "psi", "round", "sinc", "softmax",
-    "xlog1py", "xlogy",
+    "digamma", "entr", "erf", "erfc", "erfcx", "erfinv", "exp2", "expit", "expm1", "gammaln", "i0", "i0e",
+    "i1", "i1e", "log1p", "log_ndtr", "log_softmax", "logit", "logsumexp", "multigammaln", "ndtr", "ndtri",
+    "polygamma", "psi", "round", "sinc", "softmax", "xlog1py", "xlogy",
 ]  # fmt: skip
 
 expit, gammaln, psi = sigmoid, lgamma, digamma
@@ -47,15 +48,6 @@ def entr(input: Tensor) -> Tensor:
         input: real numbers of any shape.
     """
     return where(input < 0, -math.inf, neg(xlogy(input, where(input < 0, 1.0, input))))
-
-
-def ndtr(input: Tensor) -> Tensor:
-    """How likely a normally distributed number of mean 0 and deviation 1 is at most x.
-
-    Args:
-        input: real numbers of any shape.
-    """
-    return mul(add(erf(mul(input, math.sqrt(0.5))), 1), 0.5)
 
 
 def ndtri(input: Tensor) -> Tensor:

@@ -117,6 +117,15 @@ class Operations:
     digamma_ = _in_place(op.digamma)
     i0_ = _in_place(op.i0)
     lgamma_ = _in_place(op.lgamma)
+
+    def polygamma(self: Any, n: int) -> Any:
+        """The derivative of `digamma` of an order."""
+        return op.polygamma(n, self)
+
+    def polygamma_(self: Any, n: int) -> Any:
+        """Gives each element that of the derivative of `digamma` of an order; returns it."""
+        return self._become(op.polygamma(n, self))
+
     nan_to_num_ = _in_place(op.nan_to_num)
     logit_ = _in_place(op.logit)
     deg2rad_ = _in_place(op.deg2rad)

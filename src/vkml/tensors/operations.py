@@ -11,7 +11,7 @@ from vkml.tensors.elementwise import (
 )
 from vkml.tensors.special import (
     addcdiv, addcmul, allclose, atan2, bitwise_left_shift, bitwise_right_shift, can_cast, clamp_max,
-    clamp_min, copysign, deg2rad, dist, equal, erfc, erfinv, exp2, float_power, fmax, fmin, frac, gcd,
+    clamp_min, copysign, deg2rad, dist, equal, erfinv, exp2, float_power, fmax, fmin, frac, gcd,
     heaviside, hypot, isclose, isneginf, isposinf, lcm, ldexp, logaddexp, logaddexp2, logit,
     is_floating_point, is_nonzero, nan_to_num, nextafter, positive, rad2deg, rsub, signbit, sinc, true_divide,
     xlogy,
@@ -57,7 +57,9 @@ from vkml.tensors.picking import (
     take_along_dim,
 )
 from vkml.tensors.picking import where_or_places as where
-from vkml.tensors.gamma import digamma, i0, lgamma
+from vkml.tensors.bessel import i0
+from vkml.tensors.error_functions import erfc
+from vkml.tensors.gamma import digamma, lgamma, polygamma
 from vkml.tensors.matrices import (
     cholesky, det, inverse, logdet, matrix_exp, pinverse, slogdet,
 )
@@ -114,7 +116,8 @@ __all__ = [  # noqa: RUF022
     "matrix_power", "max", "maximum", "mean", "median", "meshgrid", "min", "minimum", "mm", "mode",
     "moveaxis", "movedim", "msort", "mul", "multi_dot", "multiply", "mv", "nan_to_num", "nanmean",
     "nanmedian", "nanquantile", "nansum", "narrow", "ne", "neg", "negative", "nextafter", "nonzero", "norm",
-    "not_equal", "one_hot", "outer", "permute", "pinverse", "polar", "positive", "pow", "prod", "quantile",
+    "not_equal", "one_hot", "outer", "permute", "pinverse", "polar", "polygamma", "positive", "pow", "prod",
+    "quantile",
     "rad2deg", "ravel", "real", "reciprocal", "relu", "remainder", "repeat", "repeat_interleave", "reshape",
     "resolve_conj", "roll", "rot90", "round", "row_stack", "rsqrt", "rsub", "scatter", "scatter_add",
     "scatter_reduce", "searchsorted", "select", "select_scatter", "sgn", "sigmoid", "sign", "signbit",

@@ -193,7 +193,6 @@ deg2rad: Unary = of_one("deg2rad", lambda x: x * (math.pi / 180), "Degrees as ra
 rad2deg: Unary = of_one("rad2deg", lambda x: x * (180 / math.pi), "Radians as degrees.")
 frac: Unary = of_one("frac", lambda x: x - unary("trunc", x), "What is behind the point, with the sign.")
 erfinv: Unary = of_one("erfinv", _erfinv, "The inverse of erf.")
-erfc: Unary = of_one("erfc", lambda x: 1 - unary("erf", x), "1 - erf x.")
 atan2: Binary = _of_two(
     "atan2", _atan2, "The angle, from -π to π, of the point whose height is `x` and whose breadth is `other`."
 )
