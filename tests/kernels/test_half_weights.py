@@ -21,7 +21,7 @@ from vkml.ir import Constant, DType, TensorType, dtypes
 from vkml.kernels import half_product, half_weights, sliced
 from vkml.kernels.gemm import Product, matrix_product
 from vkml.kernels.matrix_units import LONGEST_SUM, Tile
-from vkml.kernels.packed_weights import Fragment, PackedWeights, padded
+from vkml.kernels.packed_weights import Fragment, PackedWeights, count_elements, padded
 from vkml.kernels.slang import compile_kernel
 from vkml.kernels.slang import opcodes as op
 from vkml.kernels.views import Buffer, BufferKind, View, contiguous
@@ -376,6 +376,21 @@ def test_every_tile_suits_the_gpu(tile: Tile, dtype: DType, monkeypatch: pytest.
         columns = 8 if dtype == dtypes.FLOAT16 else 16
         assert products_of(words, dtype) == tile.sub_m * tile.sub_n * tile.step_k // (16 * columns * 16)
     assert len(modules) == 2
+
+
+@pytest.mark.parametrize("dtype", [dtypes.FLOAT16, dtypes.BFLOAT16], ids=str)
+def test_what_packs_weights_is_of_their_type(dtype: DType) -> None:
+    """As is what asks the device how lanes share a fragment."""
+    fragment = GPU.fragment if dtype == dtypes.FLOAT16 else GPU.bfloat16_fragment
+    assert fragment is not None
+    _, _, b = operands(16, 70, 40, dtype)
+    assert b.buffer.constant is not None
+    packed = PackedWeights(b.buffer.constant, replace(b, shape=(70, 40), strides=(40, 1)), fragment, 128)
+    answer = contiguous(Buffer(BufferKind.OUTPUT, 4), TensorType(dtypes.INT32, (1,)))
+    for dispatch in (packed.dispatch, count_elements(answer, fragment, 128)):
+        assert ("bfloat16_cooperative_matrix" in dispatch.kernel.needs) == (dtype == dtypes.BFLOAT16)
+        words = np.frombuffer(compile_kernel(dispatch.kernel.source), np.uint32)[5:]
+        assert products_of(words, dtype) == 0  # none, but fragments of that type
 
 
 def products_of(words: Array, dtype: DType) -> int:
