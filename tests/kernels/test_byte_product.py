@@ -185,13 +185,14 @@ def test_matrix_units(units: str, a_type: type, splits: int) -> None:
     byte_units.forced = (tile, splits)
     cases = Cases()
     cases.add("MatMulInteger", bytes_of(a_type, 2, 9, 150), Fixed(bytes_of(np.int8, 2, 150, 7)))
+    cases.add("MatMulInteger", bytes_of(a_type, 11, 128), Fixed(bytes_of(np.int8, 128, 18)))  # by whole words
     x, weight = bytes_of(a_type, 2, 12, 6, 4), Fixed(bytes_of(np.int8, 12, 6, 3, 3))
     cases.add("ConvInteger", x, weight, Fixed(np.asarray(7, a_type)), group=2, pads=ONES)
     cases.check(units)
     graph, _, _ = cases.graph()
     with vkml.InferenceSession(save_graph(graph), devices=units) as session:
         variants = [step.variant for step in session.report().steps if "byte" in step.kernel]
-    assert len(variants) == 2 and all("matrix units" in variant for variant in variants)
+    assert len(variants) == 3 and all("matrix units" in variant for variant in variants)
 
 
 FRAGMENT = Fragment(16, 8, 32, 32, "int8")
@@ -223,6 +224,17 @@ def test_every_tile_suits_the_gpu_and_multiplies_with_signs(
             signs.append(tuple(words[at + 6 : at + int(words[at] >> 16)]))
         at += int(words[at] >> 16)
     assert signs and set(signs) == {(15,)}
+
+
+@pytest.mark.parametrize("has_units", [False, True])
+def test_constants_are_read_along_k_for_units(has_units: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four words at once; ordinary arithmetic takes words of four columns."""
+    monkeypatch.setattr(byte_units, "offered", has_units)
+    forget_lowerings()
+    [launch] = launches_of(GPU, 2048, 2048, 2048, (dtypes.INT8, dtypes.INT8))
+    assert ("matrix units" in launch.kernel.variant) == has_units
+    assert f"static const bool B_ALONG_N = {'false' if has_units else 'true'};" in launch.kernel.source
+    assert "#define WIDTH_B 4" in launch.kernel.source
 
 
 def test_units_are_for_products_of_which_one_operand_is_signed_and_known(

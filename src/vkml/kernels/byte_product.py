@@ -14,7 +14,16 @@ from vkml.ir.size import is_multiple
 from vkml.ir.windows import Windows
 from vkml.kernels import byte_units
 from vkml.kernels.conv import convolution, image_operand
-from vkml.kernels.gemm import TILE_K, Operand, Product, choose, launch, matrix_operand, matrix_product
+from vkml.kernels.gemm import (
+    TILE_K,
+    AnyTile,
+    Operand,
+    Product,
+    choose,
+    launch,
+    matrix_operand,
+    matrix_product,
+)
 from vkml.kernels.views import View
 from vkml.kernels.writer import WORD
 
@@ -35,13 +44,18 @@ def byte_matmul(build: VulkanBuilder, a: View, b: View) -> list[View]:
         label="byte_matmul",
         signs=_signs(a, b),
     )
+    chosen = _choose(build, product, b)
     left = _matrix(a, "a", a.strides[2], a.strides[1])
     if build.is_whole_constant(b):
-        packed = build.prepared(b, "words first", _words_first, dtypes.INT32)
+        if isinstance(chosen[0], byte_units.Tile):
+            # Columns are lines along k in shared memory: words of 32 of them at once would meet in two banks.
+            packed = build.prepared(b, "words last", _words_last, dtypes.INT32).transpose((0, 2, 1))
+        else:
+            packed = build.prepared(b, "words first", _words_first, dtypes.INT32)
         right = matrix_operand(packed, "b", packed.strides[1], packed.strides[2])
     else:
         right = _matrix(b, "b", b.strides[1], b.strides[2])
-    return _launch(build, product, left, right, b, _column_sums)
+    return _launch(build, product, left, right, chosen, b, _column_sums)
 
 
 def byte_conv(
@@ -81,7 +95,18 @@ def byte_conv(
     # The same byte four times, with the sign that the word then has.
     padding = int(np.full(WORD, fill, np.int64).astype(np.uint8).view(np.int32)[0])
     pixels = image_operand(x, group, windows, is_tap_major, WORD, padding)
-    return _launch(build, product, a, pixels, weight, _filter_sums)
+    return _launch(build, product, a, pixels, _choose(build, product, weight), weight, _filter_sums)
+
+
+def _choose(build: VulkanBuilder, product: Product, weight: View) -> tuple[AnyTile, int]:
+    """The tile and ranges of K: of matrix units where these are expected to be faster.
+
+    Units take int8. Where an operand is uint8, the other one has to be known (see `_launch`).
+    """
+    assert product.signs is not None
+    is_weight_signed = weight.dtype == dtypes.INT8
+    takes_units = all(product.signs) or (is_weight_signed and build.is_whole_constant(weight))
+    return choose(build.target, product if takes_units else replace(product, signs=(False, False)))
 
 
 def _launch(
@@ -89,26 +114,25 @@ def _launch(
     product: Product,
     a: Operand,
     b: Operand,
+    chosen: tuple[AnyTile, int],
     weight: View,
     sums: Callable[[Array], Array],
 ) -> list[View]:
-    """Emits the product, on matrix units where that is expected to be faster.
+    """Emits the product.
 
-    Units take int8. From uint8, 128 is taken, and so from the results 128 times the sums of the weights:
-    the epilogue gives these back.
+    From uint8, 128 is taken for units, and so from the results 128 times the sums of the weights: the
+    epilogue gives these back.
 
     Args:
         build: where the launches go.
         product: what is computed.
         a: the left operand.
         b: the right one.
+        chosen: by `_choose`.
         weight: the one that may be constant.
         sums: of such weights along k, as they broadcast with the product's space.
     """
     assert product.signs is not None
-    is_weight_signed = weight.dtype == dtypes.INT8
-    takes_units = all(product.signs) or (is_weight_signed and build.is_whole_constant(weight))
-    chosen = choose(build.target, product if takes_units else replace(product, signs=(False, False)))
     if isinstance(chosen[0], byte_units.Tile) and not all(product.signs):
         missing = build.prepared(weight, f"missing {sums.__name__}", sums, dtypes.INT32)
         build.before_epilogue(product.result, addend=missing.expand(product.space))
@@ -162,5 +186,5 @@ def _words_first(array: Array) -> Array:
 
 
 def _words_last(array: Array) -> Array:
-    """(filters, channels, *kernel) → (filters, *kernel, words)."""
+    """(batch, k, n) → (batch, n, words), (filters, channels, *kernel) → (filters, *kernel, words)."""
     return np.ascontiguousarray(np.moveaxis(_packed(array, 1), 1, -1))
