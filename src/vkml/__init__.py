@@ -250,7 +250,8 @@ _LAZY = {
 }
 
 __all__ = [  # noqa: F405
-    "AdapterFormat", "AnomalyFound", "CaptureError", "CompileError", "DeviceError", "DeviceLost",
+    "AdapterFormat", "AnomalyFound", "CaptureError", "ChangedInPlace", "CompileError", "DeviceError",
+    "DeviceLost",
     "EngineError", "Error", "ExecutionMode", "ExecutionOrder", "Fail", "GradScaler",
     "GraphOptimizationLevel", "IOBinding", "IndexOutOfRange", "InferenceSession", "InvalidArgument",
     "InvalidCheckpoint", "InvalidData", "InvalidDevice", "InvalidGraph", "InvalidProtobuf", "InvalidSetting",

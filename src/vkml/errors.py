@@ -103,6 +103,10 @@ class NotDifferentiable(RuntimeException, RuntimeError):
     """A derivative was asked for that does not exist, or that vkml does not know."""
 
 
+class ChangedInPlace(NotDifferentiable):
+    """A gradient needs elements that were changed in place since they were read."""
+
+
 class AnomalyFound(RuntimeException, RuntimeError):
     """NaN or infinity was found where it was looked for: in a loss, or by `vkml.autograd.detect_anomaly`."""
 

@@ -16,6 +16,7 @@ import numpy as np
 from vkml.errors import LinAlgError
 from vkml.ir import DType, dtypes
 from vkml.tensors import Tensor
+from vkml.tensors import saving as _saving
 from vkml.tensors.arranging import movedim
 from vkml.tensors.arranging import vander as powers
 from vkml.tensors.complex import adjoint
@@ -599,3 +600,6 @@ def inv_ex(A: Tensor, *, check_errors: bool = False) -> tuple[Tensor, Tensor]:
         check_errors: accepted; it makes no difference.
     """
     return inv(A), A.new_zeros(A.shape[:-2], dtype=dtypes.INT32)
+
+
+_saving.apply_saving(globals(), "linalg.")

@@ -83,6 +83,15 @@ def test_tensors_that_were_changed_in_between() -> None:
         y.backward()
 
 
+def test_arguments_that_were_changed_in_between() -> None:
+    w = vkml.ones(2, requires_grad=True)
+    x = vkml.ones(2)
+    y = checkpoint(lambda given: (given["x"] * w).sin(), {"x": x}).sum()
+    x.mul_(3)
+    with pytest.raises(NotDifferentiable, match=r"modified by an inplace operation at .*x\.mul_\(3\)"):
+        y.backward()
+
+
 def test_nothing_to_differentiate() -> None:
     calls = []
     made = checkpoint(lambda x: calls.append(1) or x * 2, vkml.ones(2))

@@ -138,13 +138,39 @@ def test_what_is_changed_in_place() -> None:
         Double.apply(leaf(1.0))
 
 
-def test_what_is_saved_is_kept_as_it_was() -> None:
+def test_what_is_saved_may_not_be_changed_afterwards() -> None:
     x = leaf(2.0)
     h = x * 1
     y = Cube.apply(h, 1.0)
     h.zero_()
+    with pytest.raises(
+        RuntimeError, match=r"modified by an inplace operation at .*h\.zero_\(\).* of Cube needs"
+    ):
+        y.sum().backward()
+
+
+def test_what_forward_changes_is_saved_as_it_leaves_it() -> None:
+    class Square(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            kept = x.clone()
+            ctx.save_for_backward(x, kept)
+            kept.mul_(3)
+            x.mul_(x)
+            ctx.mark_dirty(x)
+            return x
+
+        @staticmethod
+        def backward(ctx: Any, incoming: Any) -> Any:
+            squared, kept = ctx.saved_tensors
+            assert squared.tolist() == [4.0]
+            return incoming * 2 / 3 * kept
+
+    x = leaf(2.0)
+    h = x * 1
+    y = Square.apply(h)
     y.sum().backward()
-    assert x.grad.tolist() == [12.0]
+    assert y is h and x.grad.tolist() == [4.0]
 
 
 def test_functions_that_can_be_differentiated_once() -> None:

@@ -30,3 +30,11 @@ def test_numbers_in_what_is_captured(device_name: str) -> None:
     for number in (1.0, 0.5, 0.25, 2.0):
         rate.fill_(number)
         assert scaled(vkml.ones(2, device=device_name)).tolist() == [number] * 2
+
+
+def test_what_is_repeated_is_a_copy() -> None:
+    x = vkml.tensor([[1.0], [2.0]])
+    for made in (x.repeat(1, 1), vkml.tile(x, (1, 3)), x.repeat(2, 1, 2)):
+        made += 1
+        made[..., 0] = 7.0
+        assert x.tolist() == [[1], [2]]

@@ -88,6 +88,8 @@ class Operator:
     """Inputs that hold what has been seen in training: kept by models, but not learned by gradients."""
     is_pointwise: ClassVar[bool] = False
     """Whether each output element depends only on the inputs' elements at the same (broadcast) place."""
+    always_saved: tuple[Collection[int], Collection[int]] | None = None
+    """What `saved` gives, whatever tracks."""
     form_hangs_on_numbers: ClassVar[bool] = False
     """Whether a pointwise operator's scalar form is another one where an operand is a known number."""
     stands_alone: ClassVar[bool] = False
@@ -311,6 +313,21 @@ class Operator:
             A form of its type; None where the derivative is 0.
         """
         return derivative(form, position)
+
+    def saved(self, node: Node, tracks: Sequence[bool]) -> tuple[Collection[int], Collection[int]] | None:
+        """Numbers of the inputs and of the outputs whose elements PyTorch keeps for its gradient.
+
+        Changed in place afterwards they are an error in `backward`, whatever `vjp` reads: what PyTorch does
+        not keep its programs may change, what it keeps they expect to be told of.
+
+        Args:
+            node: normalised.
+            tracks: of each input, whether gradients flow to it.
+
+        Returns:
+            Both; None where they are what `vjp` reads.
+        """
+        return self.always_saved
 
     def vjp(
         self,

@@ -261,7 +261,7 @@ def _softplus_form(x: Scalar) -> Scalar:
     return scalar.unary("log1p", scalar.unary("exp", -scalar.absolute(x))) + scalar.relu(x)
 
 
-register(Unary("Relu", lambda x: np.maximum(x, 0), scalar.relu, FLOATS + SIGNED))
+register(Unary("Relu", lambda x: np.maximum(x, 0), scalar.relu, FLOATS + SIGNED, always_saved=((), (0,))))
 register(
     Unary(
         "LeakyRelu",

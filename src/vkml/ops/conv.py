@@ -189,6 +189,7 @@ class Conv(Operator):
     """Convolution over any number of spatial axes."""
 
     inputs = (2, 3)
+    always_saved = (0, 1), ()
     attributes = {
         "auto_pad": "NOTSET",
         "dilations": None,

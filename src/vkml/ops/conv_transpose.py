@@ -119,6 +119,7 @@ class ConvTranspose(Operator):
     """Transposed convolution (the gradient of Conv with respect to its input)."""
 
     inputs = (2, 3)
+    always_saved = (0, 1), ()
     attributes = {**Conv.attributes, "output_padding": None, "output_shape": None}
     attribute_types = {**WINDOW_ATTRIBUTES, "output_padding": INTS, "output_shape": INTS}
 

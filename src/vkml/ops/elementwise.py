@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import operator as operators
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -139,10 +139,20 @@ _SHORT_POWERS: Mapping[float, Callable[[Scalar], Scalar]] = {
 }
 
 
+class _Div(Binary):
+    """Quotients; those of integers are rounded toward 0."""
+
+    def saved(self, node: Node, tracks: Sequence[bool]) -> tuple[Collection[int], Collection[int]]:
+        return (0, 1) if tracks[1] else (1,), ()
+
+
 class _Pow(Binary):
     """Power; base and exponent may have different types. Short known powers are products and roots."""
 
     form_hangs_on_numbers = True
+
+    def saved(self, node: Node, tracks: Sequence[bool]) -> tuple[Collection[int], Collection[int]]:
+        return (0, 1), (0,) if tracks[1] else ()
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         base, exponent = required(node, inputs, 0), required(node, inputs, 1)
@@ -175,7 +185,7 @@ register(Binary("Sub", np.subtract, operators.sub, NUMBERS, neutral_elements={1:
 register(
     Binary("Mul", np.multiply, operators.mul, NUMBERS, neutral_elements={0: 1.0, 1: 1.0}, takes_complex=True)
 )
-register(Binary("Div", divide, operators.truediv, NUMBERS, neutral_elements={1: 1.0}, takes_complex=True))
+register(_Div("Div", divide, operators.truediv, NUMBERS, neutral_elements={1: 1.0}, takes_complex=True))
 register(Binary("Mod", remainder, _remainder_form, NUMBERS, attributes={"fmod": 0}))
 register(_Pow("Pow", power, _power_form, (*FLOATS, INT32, INT64), takes_complex=True))
 register(Variadic("Max", lambda *arrays: functools.reduce(np.maximum, arrays), _folded("maximum"), NUMBERS))

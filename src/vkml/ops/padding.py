@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -104,6 +104,10 @@ class Pad(Operator):
     attributes = {"mode": "constant"}
     value_inputs = (1, 3)
     attribute_types = {"paddings": INTS, "pads": INTS, "value": FLOAT}
+
+    def saved(self, node: Node, tracks: Sequence[bool]) -> tuple[Collection[int], Collection[int]]:
+        # PyTorch's kernels of these modes are given the input for its sizes.
+        return (0,) if node.attributes["mode"] in ("reflect", "edge") else (), ()
 
     def upgrade(self, node: Node) -> Node | Sequence[Node]:
         if node.version >= 11:

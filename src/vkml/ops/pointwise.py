@@ -46,6 +46,7 @@ class Pointwise(Operator):
         neutral_elements: Mapping[int, float] | None = None,
         slopes: Sequence[Form] = (),
         takes_complex: bool = False,
+        always_saved: tuple[Sequence[int], Sequence[int]] | None = None,
     ) -> None:
         """States the operator.
 
@@ -59,8 +60,10 @@ class Pointwise(Operator):
             neutral_elements: see `Operator`.
             slopes: derivatives by each input, functions of what the scalar form is of; see `Operator.slope`.
             takes_complex: whether inputs may be complex, though ONNX has no such operator: NumPy computes it.
+            always_saved: see `Operator`.
         """
         super().__init__(name)
+        self.always_saved = always_saved
         self.compute = compute
         self.form = form
         self.allowed = tuple(allowed)

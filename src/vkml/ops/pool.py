@@ -226,6 +226,7 @@ def _max_with_indices(padded: Array, geometry: PoolGeometry, column_major: bool)
 class AveragePool(_Pool):
     """Mean of each window."""
 
+    always_saved = (0,), ()
     attributes = {
         "auto_pad": "NOTSET",
         "ceil_mode": 0,

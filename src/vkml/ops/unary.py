@@ -52,7 +52,7 @@ register(Unary("Sign", np.sign, _step("sign"), NUMBERS))
 register(Unary("Ceil", np.ceil, _step("ceil"), FLOATS))
 register(Unary("Floor", np.floor, _step("floor"), FLOATS))
 register(Unary("Round", np.rint, _step("rint"), FLOATS))
-register(Unary("Reciprocal", np.reciprocal, _reciprocal, FLOATS, takes_complex=True))
+register(Unary("Reciprocal", np.reciprocal, _reciprocal, FLOATS, takes_complex=True, always_saved=((), (0,))))
 register(Unary("Sqrt", np.sqrt, _step("sqrt"), FLOATS, takes_complex=True))
 register(Unary("BitwiseNot", np.invert, _step("invert"), INTEGERS))
 

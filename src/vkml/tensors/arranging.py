@@ -284,7 +284,8 @@ def repeat(x: Tensor, *sizes: Any) -> Tensor:
     between = [size for pair in zip([1] * len(own), own, strict=True) for size in pair]
     wide = [size for pair in zip(counts, own, strict=True) for size in pair]
     shown = broadcast_to(reshape(x, *between), wide)
-    return reshape(shown, *(count * size for count, size in zip(counts, own, strict=True)))
+    # A copy: copies that are one element could not be written one by one.
+    return reshape(shown, *(count * size for count, size in zip(counts, own, strict=True))).clone()
 
 
 def repeat_interleave(

@@ -178,7 +178,7 @@ def undo(written: Sequence[Before]) -> None:
     for reference, value in written:
         tensor = reference()
         if tensor is not None and tensor._traced.data is None:
-            tensor._replace(value)
+            tensor._restore(value)
 
 
 def cotangent_of(tensor: Tensor, gradient: Tensor | None) -> Traced:

@@ -102,7 +102,7 @@ class Capture:
     def restore(self) -> None:
         """Gives what was written the values of before, and takes gradients away."""
         for tensor, before in self.written.values():
-            tensor._replace(before)
+            tensor._restore(before)
         for tensor in self.graded.values():
             tensor.grad = None
         for act in self.restored:

@@ -22,7 +22,7 @@ from vkml.tensors.structure import Structure
 from vkml.tensors.tensor import Tensor
 from vkml.tracing import Traced, value_of
 from vkml.tracing.evaluation import SMALL_BYTES, Program, Recorded
-from vkml.tracing.value import tensor_type
+from vkml.tracing.value import next_serial, tensor_type
 
 _NOTHING = Tensor(value_of(np.zeros(())))
 """Stands for tensors in the form of what a function returns."""
@@ -160,9 +160,11 @@ class CapturedProgram:
         feeds = [feed(values) for feed in self._feeds]
         known = [None if feed is None else feed(values) for feed in self._known]
         made = dict(zip(self._program.outputs, self._program.run_feeds(feeds, places), strict=True))
+        start = next_serial()
         for at, tensor in enumerate(self._written, self._results):
             place = self._places[at]
             data = _own(known[at]) if place is None else made[self._program.outputs[place]]
+            tensor._traced.change(start)
             tensor._replace(value_of(cast(Any, data), self._devices[at]))
         self._shortcut = self._short_way(feeds, made)
         return self._returned(values, made)

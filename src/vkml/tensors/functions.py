@@ -12,19 +12,27 @@ from vkml.ir.graph import Node
 from vkml.ir.operator import Operator
 from vkml.tensors.tensor import Tensor
 from vkml.tracing import EMITTER, Joined, Traced
-from vkml.tracing.value import mode, tracking
+from vkml.tracing.saved import changed_in_place
+from vkml.tracing.value import mode, next_serial, tracking
 
 
 class FunctionContext:
     """What `forward` leaves for `backward`; attributes may be added.
 
+    Args:
+        name: of the function, for errors.
+
     Attributes:
         needs_input_grad: of each argument, whether its gradient is wanted.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
         self.needs_input_grad: tuple[bool, ...] = ()
         self._saved: tuple[Traced | None, ...] = ()
+        self._saved_at = 0
+        """What was changed from that serial on has been changed since."""
+        self._to_save: tuple[Tensor | None, ...] = ()
+        self._name = name
         self._outputs: dict[int, int] = {}
         self._made: Sequence[Traced] = ()
         self._dirty: tuple[Tensor, ...] = ()
@@ -32,19 +40,31 @@ class FunctionContext:
         self._materializes = True
 
     def save_for_backward(self, *tensors: Tensor | None) -> None:
-        """Keeps tensors as they are now: what is changed in place afterwards is not seen.
+        """Keeps tensors for `backward`, which is refused those that are changed in place afterwards.
 
         Args:
             *tensors: arguments, results, or what lies between; None keeps a place.
         """
-        self._saved = tuple([None if tensor is None else tensor.value for tensor in tensors])
+        self._to_save = tensors
+
+    def _save(self) -> None:
+        """Keeps the tensors as they are when `forward` has returned."""
+        self._saved = tuple([None if tensor is None else tensor.value for tensor in self._to_save])
+        self._to_save = ()
 
     @property
     def saved_tensors(self) -> tuple[Tensor | None, ...]:
-        """What `save_for_backward` was given, through which gradients flow on."""
+        """What `save_for_backward` was given, through which gradients flow on.
+
+        Raises:
+            RuntimeError: one was changed in place since.
+        """
 
         def shown(value: Traced | None) -> Tensor | None:
             at = self._outputs.get(id(value))
+            version = None if value is None else value.version
+            if version is not None and version.changed_from > self._saved_at:
+                raise changed_in_place(self._name, "what it has saved", version)
             return None if value is None else Tensor(value if at is None else self._made[at])
 
         return tuple([shown(value) for value in self._saved])
@@ -150,7 +170,7 @@ class Function:
             NotDifferentiable: a leaf that requires grad was changed in place; or, in `backward`, gradients
                 are too few, too many, or of other shapes.
         """
-        ctx = FunctionContext()
+        ctx = FunctionContext(cls.__name__)
         given = [x.value if isinstance(x, Tensor) else None for x in arguments]
         needed = [value is not None and value.tracks and mode.tracks for value in given]
         ctx.needs_input_grad = tuple(needed)
@@ -161,6 +181,7 @@ class Function:
                 cls.setup_context(ctx, arguments, result)
             else:
                 result = cls.forward(ctx, *arguments, **named)
+        ctx._save()
         if not any(needed):
             return result
         results = list(result) if isinstance(result, tuple | list) else [result]
@@ -183,6 +204,7 @@ class Function:
             if id(tensor) in leaves:
                 raise NotDifferentiable("a leaf that requires grad is changed in place by a Function")
             tensor._write(value)
+        ctx._saved_at = next_serial()
         if isinstance(result, Tensor):
             return results[0]
         return type(result)(*results) if hasattr(result, "_fields") else type(result)(results)

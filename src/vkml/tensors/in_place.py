@@ -10,6 +10,7 @@ from vkml.tensors.operands import filled, value_as
 from vkml.tensors.promotion import category
 from vkml.tensors.views import Untracked, untracked
 from vkml.tracing import EMITTER, Traced
+from vkml.tracing.value import next_serial
 
 if TYPE_CHECKING:
     from vkml.tensors.tensor import Tensor
@@ -25,12 +26,13 @@ def _write(x: Tensor, value: Traced) -> Tensor:
     return x._write(value)
 
 
-def _take(x: Tensor, made: Tensor) -> Tensor:
+def _take(x: Tensor, start: int, made: Tensor) -> Tensor:
+    """Gives a tensor the elements of another, for which nothing was applied with a serial below `start`."""
     if made.shape != x.shape:
         raise RuntimeError(f"the result has the shape {list(made.shape)}, the tensor {list(x.shape)}")
     if category(made.dtype) > category(x.dtype):
         raise RuntimeError(f"a result of {made.dtype.numpy_name} does not fit {x.dtype.numpy_name}")
-    return x._write(converted(EMITTER, made.value, x.dtype))
+    return x._write(converted(EMITTER, made.value, x.dtype), start)
 
 
 class InPlace:
@@ -50,33 +52,39 @@ class InPlace:
     def data(self: Any, other: Tensor) -> None:
         self._put(untracked(other.value))
 
-    def _become(self: Any, made: Tensor) -> Tensor:
-        """Takes the elements of another, which must fit."""
-        return _take(self, made)
+    def _become(self: Any, made: Tensor, start: int | None = None) -> Tensor:
+        """Takes the elements of another, which must fit.
+
+        Args:
+            made: of them.
+            start: what was applied to its own elements to make them has no serial below it; where left out,
+                no gradient flows through that.
+        """
+        return _take(self, next_serial() if start is None else start, made)
 
     def add_(self: Any, other: Any, *, alpha: Real = 1) -> Tensor:
         """Adds to it."""
-        return _take(self, op.add(self, other, alpha=alpha))
+        return _take(self, next_serial(), op.add(self, other, alpha=alpha))
 
     def sub_(self: Any, other: Any, *, alpha: Real = 1) -> Tensor:
         """Subtracts from it."""
-        return _take(self, op.sub(self, other, alpha=alpha))
+        return _take(self, next_serial(), op.sub(self, other, alpha=alpha))
 
     def mul_(self: Any, other: Any) -> Tensor:
         """Multiplies it."""
-        return _take(self, op.mul(self, other))
+        return _take(self, next_serial(), op.mul(self, other))
 
     def div_(self: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
         """Divides it."""
-        return _take(self, op.div(self, other, rounding_mode=rounding_mode))
+        return _take(self, next_serial(), op.div(self, other, rounding_mode=rounding_mode))
 
     def lerp_(self: Any, end: Tensor, weight: Any) -> Tensor:
         """Moves it towards another."""
-        return _take(self, op.lerp(self, end, weight))
+        return _take(self, next_serial(), op.lerp(self, end, weight))
 
     def clamp_(self: Any, min: Any = None, max: Any = None) -> Tensor:
         """Limits it."""
-        return _take(self, op.clamp(self, min, max))
+        return _take(self, next_serial(), op.clamp(self, min, max))
 
     def zero_(self: Any) -> Tensor:
         """Fills it with zeros."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vkml.ir import DType, dtypes
 from vkml.tensors import operations as op
+from vkml.tracing.value import next_serial
 
 if TYPE_CHECKING:
     from vkml.tensors.tensor import Tensor
@@ -19,7 +20,8 @@ def _in_place(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function, updated=())
     def act(self: Any, *arguments: Any, **options: Any) -> Any:
-        return self._become(function(self, *arguments, **options))
+        start = next_serial()
+        return self._become(function(self, *arguments, **options), start)
 
     act.__name__ = act.__qualname__ = f"{function.__name__}_"
     act.__doc__ = f"`{function.__name__}` in place; returns it."
@@ -216,7 +218,8 @@ class Operations:
 
     def index_put_(self: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
         """Gives what an index selects other elements, or adds to them; returns it."""
-        return self._become(op.index_put(self, indices, values, accumulate))
+        start = next_serial()
+        return self._become(op.index_put(self, indices, values, accumulate), start)
 
     def element_size(self: Any) -> int:
         """Bytes of an element."""

@@ -48,7 +48,21 @@ def value_as(operand: Operand, dtype: DType) -> Traced:
 def pair(op: str, x: Operand, y: Operand, dtype: DType | None = None, **attributes: Any) -> Tensor:
     """An operator of two operands of a common type, broadcast with each other."""
     kind = dtype or result_type(x, y)
-    return wrap(broadcast(op, value_as(x, kind), value_as(y, kind), **attributes))
+    return wrap(broadcast(op, promoted(x, kind), promoted(y, kind), **attributes))
+
+
+def promoted(operand: Operand, dtype: DType) -> Traced:
+    """As `value_as`, for an operator that takes operands of other types, too.
+
+    What it converts is no copy to the program: it changes with the tensor.
+    """
+    if not isinstance(operand, core.Tensor):
+        return value_as(operand, dtype)
+    value = operand.value
+    made = converted(EMITTER, value, dtype)
+    if made is not value:
+        made.share(value)
+    return made
 
 
 def broadcast(op: str, x: Traced, y: Traced, **attributes: Any) -> Traced:

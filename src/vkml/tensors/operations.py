@@ -87,8 +87,9 @@ from vkml.tensors.statistics import (
     trapezoid as trapz,
 )
 
-from vkml.tensors import argument_names as _argument_names, autocast as _autocast
+from vkml.tensors import argument_names as _argument_names, autocast as _autocast, saving as _saving
 
+_saving.apply_saving(globals())
 _autocast.apply_policies(globals())
 _argument_names.take_numpy_names(globals())
 

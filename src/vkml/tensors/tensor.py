@@ -24,6 +24,7 @@ from vkml.tensors.in_place import InPlace
 from vkml.tensors.indexing import read, write
 from vkml.tensors.methods import Operations
 from vkml.tensors.moving import joined_to
+from vkml.tensors.passing import passing
 from vkml.tensors.printing import text_of
 from vkml.tensors.promotion import checked, default_complex, get_default_dtype
 from vkml.tensors.random_in_place import RandomInPlace
@@ -32,7 +33,7 @@ from vkml.tensors.views import Untracked, View, untracked
 from vkml.tracing import EMITTER, Traced, apply, evaluate, value_of
 from vkml.tracing.meta import META, absent, is_meta
 from vkml.tracing.moves import moved, name_of
-from vkml.tracing.value import Kind, mode, tracking
+from vkml.tracing.value import Kind, mode, next_serial, tracking
 
 Array = np.ndarray[Any, Any]
 Real: TypeAlias = float
@@ -91,6 +92,9 @@ class Tensor(Operations, InPlace, RandomInPlace):
             value.is_inferred = True
         self._traced: Traced = value
         self._base, self._view = base, view
+        if base is not None:
+            value.views += 1
+            self._share()
         self._version = 0
         self._seen = 0 if base is None else base._root._version
         self._grad: Tensor | None = None
@@ -105,6 +109,8 @@ class Tensor(Operations, InPlace, RandomInPlace):
         traced = getattr(self, "_traced", None)
         if traced is not None:
             traced.holders -= 1
+            if self._base is not None:
+                traced.views -= 1
 
     # -- value ----------------------------------------------------------------------------------------------
 
@@ -118,6 +124,7 @@ class Tensor(Operations, InPlace, RandomInPlace):
         if self._base is not None and self._seen != self._root._version:
             assert self._view is not None
             self._hold(self._view.read(self._base.value))
+            self._share()
             self._seen = self._root._version
             self._own()
         latest = captures.latest
@@ -132,27 +139,55 @@ class Tensor(Operations, InPlace, RandomInPlace):
     def _hold(self, value: Traced) -> None:
         value.holders += 1
         self._traced.holders -= 1
+        if self._base is not None:
+            value.views += 1
+            self._traced.views -= 1
         self._traced = value
 
-    def _write(self, value: Traced) -> Tensor:
-        """Gives it other elements, of its type and shape; what it is a view of has them, too."""
+    def _share(self) -> None:
+        """Has the version of a view be that of what it shows, but for `data`, which has one of its own."""
+        assert self._base is not None
+        if not isinstance(self._view, Untracked):
+            self._traced.share(self._base._traced)
+
+    def _write(self, value: Traced, start: int | None = None) -> Tensor:
+        """Gives it other elements, of its type and shape; what it is a view of has them, too.
+
+        Args:
+            value: the elements.
+            start: what was applied for them to those of before has no serial below it; where left out,
+                nothing was.
+        """
         root = self._root.value
         if mode.tracks and root.tracks and self._is_untracked:
-            if not root.is_leaf:
-                raise NotDifferentiable("data of a tensor that was made of others is read only")
             with tracking(False):
-                return self._write(value)
+                return self._write(value, start)
         if self._is_leaf_that_tracks and mode.tracks:
             raise NotDifferentiable(
                 "a leaf that requires grad is changed in place: do so under vkml.no_grad(), or on a clone()"
             )
+        self._write_through(value, next_serial() if start is None else start)
+        return self
+
+    def _write_through(self, value: Traced, start: int) -> None:
+        """Gives it other elements, and what it is a view of; a `start` of 0 is no change of that one's."""
         if self._base is not None:
             assert self._view is not None
             part = _there(value, self._base.value.device)
-            self._base._write(self._view.write(self._base.value, part))
-            return self
-        self._put(_there(value, self._traced.device))
-        return self
+            whole = self._view.write(self._base.value, part)
+            if isinstance(self._view, Untracked):
+                self._traced.change(start)
+                start = 0
+            self._base._write_through(whole, start)
+            return
+        before = self._traced
+        value = _there(value, before.device)
+        if before.tracks and not before.is_leaf and not mode.tracks:
+            with tracking(True):
+                value = passing(value, before, "a change in place that gradients do not know of")
+        if start:
+            before.change(start)
+        self._put(value)
 
     def _put(self, value: Traced) -> None:
         """Gives it, which is no view, a value that may be of another device or type."""
@@ -173,6 +208,12 @@ class Tensor(Operations, InPlace, RandomInPlace):
         self._hold(value)
         self._own()
         self._version += 1
+
+    def _restore(self, value: Traced) -> None:
+        """Gives it a value of before back, as if nothing had changed it."""
+        self._replace(value)
+        if value.version is not None:
+            value.version.changed_from = 0
 
     def _own(self) -> None:
         """Has gradients by its value come to it, where it wants them."""
@@ -570,11 +611,11 @@ class Tensor(Operations, InPlace, RandomInPlace):
         if is_on != value.tracks:
             note_change()
         if is_on and not value.tracks:
-            self._hold(untracked(value))
+            self._cut(value)
             self._traced.tracks = self._traced.is_leaf = True
             self._own()
         elif not is_on:
-            self._hold(untracked(value))
+            self._cut(value)
         return self
 
     @property
@@ -608,12 +649,18 @@ class Tensor(Operations, InPlace, RandomInPlace):
         """The same elements, through which no gradient flows."""
         made = Tensor(untracked(self.value))
         made._traced.is_inferred = self._traced.is_inferred
+        made._traced.share(self._traced)
         return made
 
     def detach_(self) -> Tensor:
         """Cuts it from what it was made of; returns it."""
-        self._hold(untracked(self.value))
+        self._cut(self.value)
         return self
+
+    def _cut(self, value: Traced) -> None:
+        """Has it hold its value without a history, in the same memory."""
+        self._hold(untracked(value))
+        self._traced.share(value)
 
     def retain_grad(self) -> None:
         """Has `backward` leave the gradient by it in `grad` though it is no leaf."""

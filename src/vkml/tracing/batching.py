@@ -39,7 +39,7 @@ class Example(Application):
         self.serial = next_serial()
         self.device, self.is_free, self.origin = value.device, False, origin()
         self.tracks, self.depth = value.tracks, 1
-        self._outputs, self._kept = [None], ()
+        self._outputs, self._kept, self.changed, self.call = [None], (), None, None
 
     @property
     def inputs(self) -> tuple[Traced | None, ...]:  # type: ignore[override]

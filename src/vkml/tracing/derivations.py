@@ -10,7 +10,7 @@ import numpy as np
 from vkml.dataclasses import dataclass
 from vkml.ir import Node, Operator, TensorType
 from vkml.ir.size import is_deciding
-from vkml.tracing.gradient import gradients, placed, reads_inferred
+from vkml.tracing.gradient import check_changes, gradients, placed, reads_inferred
 from vkml.tracing.value import Application, Kind, Origin, Traced, next_serial, origin
 
 KEPT = 256
@@ -136,6 +136,7 @@ def derivatives(
     structure = _Structure(applications, (*outputs, *cotangents, *wrt))
     found = _derivations.get(structure.key)
     if found is not None:
+        check_changes(applications, outputs, wrt)
         return placed(found.again(structure.values, origin()), wrt)
     is_new = structure.key not in _derivations
     start = next_serial()

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from vkml.errors import NotDifferentiable
+from vkml.errors import ChangedInPlace, NotDifferentiable
 from vkml.ir.size import is_number
 from vkml.tracing.emit import EMITTER, apply
+from vkml.tracing.saved import check_saved, touched
 from vkml.tracing.value import Application, Traced, next_serial
 
 Changed = Callable[[Traced, Traced], Traced]
@@ -38,10 +39,11 @@ def gradients(
         Of each of `wrt`, a value of its type; None where the outputs do not depend on it.
 
     Raises:
-        NotDifferentiable: an operator between them has no derivative; or what a value between them was made
-            of has been released.
+        NotDifferentiable: an operator between them has no derivative; what a value between them was made of
+            has been released; or what the gradient needs of it was changed in place.
     """
     between = _between(outputs, frozenset(map(id, wrt)), frozenset(map(id, ends)))
+    check_saved([made for made, *_ in between], outputs)
     start = next_serial() if reads_inferred([made for made, *_ in between]) else None
     found: dict[int, list[Traced]] = {}
     for value, cotangent in zip(outputs, cotangents, strict=True):
@@ -61,6 +63,8 @@ def gradients(
             results = application.operator.vjp(
                 EMITTER, application.node, application.sources, made, incoming, needed
             )
+        except ChangedInPlace:
+            raise
         except NotDifferentiable as error:
             name = application.operator.name
             raise NotDifferentiable(f"the gradient of {name} is not known: {error}") from None
@@ -72,6 +76,21 @@ def gradients(
             if given is not None and result is not None:
                 found.setdefault(id(given), []).append(result)
     return placed([total(value) for value in wrt], wrt)
+
+
+def check_changes(
+    applications: Sequence[Application], outputs: Sequence[Traced], wrt: Sequence[Traced]
+) -> None:
+    """Raises where `gradients` would, because something was changed in place.
+
+    Args:
+        applications: through which gradients flow from the outputs.
+        outputs: see `gradients`.
+        wrt: likewise.
+    """
+    if touched(applications, outputs):
+        between = _between(outputs, frozenset(map(id, wrt)), frozenset())
+        check_saved([made for made, *_ in between], outputs)
 
 
 def reads_inferred(applications: Sequence[Application]) -> bool:

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from enum import Enum
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -59,17 +59,41 @@ class Kind(Enum):
     __hash__ = object.__hash__  # Enum's own is a function of Python's
 
 
+class Call:
+    """A call of a function that is several applications here, and one operator with a gradient in PyTorch.
+
+    Args:
+        name: of the function.
+    """
+
+    __slots__ = ("name", "saved", "serial")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.serial = next_serial()
+        """What it applies has a serial above it."""
+        self.saved: list[tuple[str, TensorType, Version]] = []
+        """What PyTorch keeps for its gradient: what it is called, its type and version. Not the value, which
+        would stay, or refer to the call."""
+
+    def save(self, label: str, value: Traced) -> None:
+        """Notes that PyTorch keeps a value for the gradient."""
+        self.saved.append((label, value.type, value.shared_version()))
+
+
 class _Mode(threading.local):
     tracks = True
     finds_anomalies = False
     finds_nan = False
     captures = False
     infers = False
+    call: Call | None = None
 
 
 mode = _Mode()
 """Whether what this thread records keeps its history for gradients, whether these are looked through,
-whether it is captured, to run again for other data, and whether what it makes is for no gradients at all."""
+whether it is captured, to run again for other data, whether what it makes is for no gradients at all, and
+the call that it is part of."""
 
 
 @contextlib.contextmanager
@@ -117,12 +141,37 @@ def place_of(origin: Origin | None) -> str:
     return f"{code.co_filename}:{line} in {code.co_name}" + (f": {text}" if text else "")
 
 
+class Version:
+    """Elements that tensors share, until one of these changes them in place.
+
+    A value is never overwritten, but PyTorch's would be: what was applied to it before is what PyTorch
+    refuses gradients of, where they read it.
+    """
+
+    # No slots, no constructor: most are never written, and one that is not takes 60 ns to make.
+    changed_from = 0
+    """What was applied with a serial below it read the elements as they were before; 0: they are as ever."""
+    origin: Origin | None = None
+    """Where the program changed them."""
+    latest: ClassVar[int] = 0
+    """The greatest `changed_from` of all: what was applied from there on read nothing that was changed."""
+
+    def change(self, start: int) -> None:
+        """Notes that elements are changed in place.
+
+        Args:
+            start: what is applied for the change itself, to the elements of before, has no serial below it.
+        """
+        self.changed_from, self.origin = start, origin()
+        Version.latest = max(Version.latest, start)
+
+
 class Application:
     """An operator applied to values."""
 
     __slots__ = (
-        "_kept", "_outputs", "depth", "device", "inputs", "is_free", "node", "operator", "origin", "serial",
-        "tracks", "types",
+        "_kept", "_outputs", "call", "changed", "depth", "device", "inputs", "is_free", "node", "operator",
+        "origin", "serial", "tracks", "types",
     )  # fmt: skip
 
     def __init__(
@@ -154,8 +203,12 @@ class Application:
                     self.depth = max(self.depth, value.application.depth + 1)
                 if not value.is_free:
                     self.is_free = False
+        self.call: Call | None = mode.call if self.tracks else None
+        """That it is part of, if gradients flow through it."""
         self._outputs: list[weakref.ref[Traced] | None] = [None] * len(types)
         self._kept: tuple[Traced, ...] = ()
+        self.changed: dict[int, Version] | None = None
+        """Of outputs that were changed in place, whether they still live or not."""
 
     @classmethod
     def again(
@@ -181,7 +234,7 @@ class Application:
         for value in inputs:
             if value is not None and value.data is None and value.application is not None:
                 made.depth = max(made.depth, value.application.depth + 1)
-        made._outputs, made._kept = [None] * len(types), ()
+        made._outputs, made._kept, made.changed, made.call = [None] * len(types), (), None, None
         return made
 
     @property
@@ -205,6 +258,8 @@ class Application:
         if value is None:
             value = Traced(self.types[at], self.device, None, self, at)
             value.tracks = self.tracks and value.type.dtype.is_inexact
+            if self.changed is not None:
+                value.version = self.changed.get(at)
             self._outputs[at] = weakref.ref(value)
         return value
 
@@ -259,7 +314,7 @@ class Traced:
 
     __slots__ = (
         "__weakref__", "application", "data", "device", "holders", "index", "is_inferred", "is_leaf",
-        "is_read", "is_released", "kind", "owner", "tracks", "type",
+        "is_read", "is_released", "kind", "owner", "tracks", "type", "version", "views",
     )  # fmt: skip
 
     def __init__(
@@ -279,6 +334,8 @@ class Traced:
         self.kind = kind
         self.holders = 0
         """How many tensors of the program it is the value of: these are computed with what needs them."""
+        self.views = 0
+        """How many of these are views."""
         self.tracks = False
         """Whether gradients flow through it: its history is kept when it is known."""
         self.is_leaf = False
@@ -291,6 +348,8 @@ class Traced:
         """Whether what it was made of is gone, so that gradients that come to it would be lost."""
         self.owner: weakref.ref[Any] | None = None
         """The tensor of the program that takes its gradient."""
+        self.version: Version | None = None
+        """Shared with what would have the same memory; None: with nothing, and nothing has changed it."""
 
     @property
     def dims(self) -> tuple[int, ...]:
@@ -313,6 +372,31 @@ class Traced:
         if self.data is None and self.application is not None:
             return self.device is None and self.application.is_free
         return self.kind is not Kind.DATA
+
+    def share(self, other: Traced) -> None:
+        """Has its elements be those of another value: changed in place they are for both."""
+        self.version = other.shared_version()
+
+    def shared_version(self) -> Version:
+        """Its version, of which others may know from now on."""
+        version = self.version
+        if version is None:
+            version = self.version = Version()
+        return version
+
+    def change(self, start: int) -> None:
+        """Notes that its tensor is given other elements in place; see `Version.change`.
+
+        Not where another tensor, which is no view, has this very value, too: one of the two would have memory
+        of its own.
+        """
+        if self.holders - self.views > 1:
+            return
+        version = self.shared_version()
+        version.change(start)
+        made = self.application
+        if made is not None and made.tracks:
+            made.changed = {**(made.changed or {}), self.index: version}
 
     def __repr__(self) -> str:
         made = "" if self.application is None else f" of {self.application.node.op}"

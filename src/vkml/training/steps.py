@@ -356,7 +356,7 @@ def _noted(model: nn.Module, metrics: Sequence[Metric], others: Sequence[Tensor]
             metric._sums = found
         for tensor, value in before:
             if tensor.value is not value:
-                tensor._replace(value)
+                tensor._restore(value)
 
     return undo
 

@@ -12,9 +12,11 @@ from vkml.ir.gradients import behind as copied_behind
 from vkml.ir.graph import Node
 from vkml.ir.operator import Operator
 from vkml.tensors.generator import Generator, default_generators
+from vkml.tensors.passing import passing
 from vkml.tensors.tensor import Tensor
 from vkml.tensors.trees import mapped, tensors_in
 from vkml.tracing import EMITTER, Joined, Traced, gradients, tracked
+from vkml.tracing.saved import changed_in_place
 from vkml.tracing.value import mode, next_serial, tracking
 
 
@@ -44,7 +46,8 @@ def checkpoint(
         kwargs: its named arguments.
 
     Raises:
-        NotDifferentiable: when gradients are computed: the second run did not read what the first one read.
+        NotDifferentiable: when gradients are computed: the second run did not read what the first one read,
+            or an argument was changed in place in between.
     """
     if determinism_check not in ("default", "none"):
         raise ValueError(f"determinism_check should be 'default' or 'none', got {determinism_check!r}")
@@ -160,6 +163,7 @@ class _Again(Operator):
         super().__init__("checkpoint")
         self._function, self._arguments, self._states = function, arguments, states
         self._second, self._sources = second, sources
+        self._begun = next_serial()
 
     def vjp(  # type: ignore[override]
         self,
@@ -170,6 +174,7 @@ class _Again(Operator):
         cotangents: Sequence[Traced | None],
         needed: Sequence[bool],
     ) -> Sequence[Traced | None]:
+        self._refuse_changed(self._arguments)
         start = next_serial()
         behind = next((x for x in cotangents if x is not None and not x.is_free), None)
         with tracking(True):
@@ -190,6 +195,18 @@ class _Again(Operator):
         found = iter(gradients([x for x, _ in pairs], [c for _, c in pairs], wrt, ends=self._sources))
         return [next(found) if is_needed else None for is_needed in needed]
 
+    def _refuse_changed(self, value: Any) -> None:
+        """Raises where a tensor among nested arguments was changed in place since the first run."""
+        if isinstance(value, Traced):
+            version = value.version
+            if version is not None and self._begun < version.changed_from:
+                raise changed_in_place("a checkpoint", f"an argument of it, {value.type},", version)
+        elif isinstance(value, list | tuple):
+            for item in value:
+                self._refuse_changed(item)
+        elif isinstance(value, dict):
+            self._refuse_changed([*value.values()])
+
 
 def _thawed(value: Any, behind: Traced | None) -> Any:
     """Nested arguments with tensors of the values that these had."""
@@ -209,11 +226,4 @@ def _later(value: Traced, behind: Traced) -> Traced:
         return value
     with tracking(False):
         made = copied_behind(EMITTER, value, behind)
-    return Joined(_Through("checkpoint"), [made], [value]).output(0)
-
-
-class _Through(Operator):
-    """A copy, as an operator: only its gradient is ever asked for."""
-
-    def vjp(self, build: Any, node: Any, inputs: Any, outputs: Any, cotangents: Any, needed: Any) -> Any:
-        return cotangents
+    return passing(made, value, "checkpoint")

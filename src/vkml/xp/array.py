@@ -13,6 +13,7 @@ from vkml.ir import DType, dtypes
 from vkml.tensors import Tensor
 from vkml.tensors.promotion import category, default_complex, get_default_dtype, promote_types
 from vkml.tracing import Traced
+from vkml.tracing.value import next_serial
 
 VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
 _SUPPORTED = frozenset(
@@ -51,10 +52,11 @@ def _in_place(name: str) -> Callable[..., Any]:
     def act(self: Any, other: Any, /) -> Any:
         if not isinstance(other, Tensor | bool | int | float | complex | np.generic):
             return NotImplemented
+        start = next_serial()
         made = getattr(_namespace(), name)(self, other)
         if made.shape != self.shape:
             raise InvalidArgument(f"a result of shape {list(made.shape)} does not fit {list(self.shape)}")
-        return self._become(made)
+        return self._become(made, start)
 
     act.__name__ = name
     return act

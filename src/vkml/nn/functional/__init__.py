@@ -145,7 +145,9 @@ from vkml.nn.functional.resize import (
     upsample,
 )  # fmt: skip
 from vkml.tensors import autocast as _autocast
+from vkml.tensors import saving as _saving
 
+_saving.apply_saving(globals(), "nn.functional.")
 _autocast.apply_policies(globals())
 
 __all__ = [

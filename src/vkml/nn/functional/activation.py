@@ -16,21 +16,28 @@ from vkml.tensors import Tensor
 from vkml.tensors import operations as op
 from vkml.tensors.operands import axis_of
 from vkml.tracing import EMITTER, apply
+from vkml.tracing.value import Call, next_serial
 
 softmax, log_softmax = op.softmax, op.log_softmax
+_BY_RESULT = "Elu", "Selu", "Celu", "LeakyRelu"
+"""Operators whose gradient PyTorch finds from the result where that is written over the input."""
 
 
 def _applied(name: str, x: Tensor, inplace: bool = False, **attributes: Any) -> Tensor:
     require_floats(x, name)
-    return finished(x, Tensor(apply(name, x.value, **attributes)), inplace)
+    start, value = next_serial(), apply(name, x.value, **attributes)
+    if inplace and name in _BY_RESULT and value.application is not None:
+        call = value.application.call = Call(f"{name}_")
+        call.save("result", value)
+    return finished(x, start, Tensor(value), inplace)
 
 
 def _written(name: str, x: Tensor, form: Callable[[Scalar], Scalar], inplace: bool = False) -> Tensor:
     """A form of one element, which states no more than ONNX's operators do."""
     require_floats(x, name)
-    value = x.value
+    value, start = x.value, next_serial()
     made = expression(EMITTER, form(scalar.argument(0, value.type.dtype)), [value], value.type.dtype)
-    return finished(x, Tensor(made), inplace)
+    return finished(x, start, Tensor(made), inplace)
 
 
 def relu(input: Tensor, inplace: bool = False) -> Tensor:
@@ -40,7 +47,7 @@ def relu(input: Tensor, inplace: bool = False) -> Tensor:
         input: floats of any shape.
         inplace: whether the result is written over the input.
     """
-    return finished(input, op.relu(input), inplace)
+    return finished(input, next_serial(), op.relu(input), inplace)
 
 
 def sigmoid(input: Tensor) -> Tensor:
@@ -363,7 +370,7 @@ def rrelu(
     if not training:
         return leaky_relu(input, (lower + upper) / 2, inplace)
     slope = uniform(input, input.shape) * (upper - lower) + lower
-    return finished(input, op.where(op.le(input, 0), op.mul(input, slope), input), inplace)
+    return finished(input, next_serial(), op.where(op.le(input, 0), op.mul(input, slope), input), inplace)
 
 
 def gumbel_softmax(logits: Tensor, tau: float = 1, hard: bool = False, dim: int = -1) -> Tensor:

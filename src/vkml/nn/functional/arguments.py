@@ -62,9 +62,16 @@ def batched(x: Tensor, rank: int, what: str) -> tuple[Tensor, bool]:
     )
 
 
-def finished(x: Tensor, made: Tensor, inplace: bool) -> Tensor:
-    """What was made of `x`, or `x` itself, which takes its elements."""
-    return x._become(made) if inplace else made
+def finished(x: Tensor, start: int, made: Tensor, inplace: bool) -> Tensor:
+    """What was made of `x`, or `x` itself, which takes its elements.
+
+    Args:
+        x: a tensor.
+        start: what was applied to `x` has no serial below it.
+        made: of it.
+        inplace: whether `x` takes the elements.
+    """
+    return x._become(made, start) if inplace else made
 
 
 def throughout(value: float, dtype: DType, dims: Sequence[int]) -> Traced:

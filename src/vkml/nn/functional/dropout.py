@@ -10,6 +10,7 @@ from vkml.nn.functional.arguments import finished, require_floats
 from vkml.nn.functional.randoms import uniform
 from vkml.tensors import Tensor
 from vkml.tensors import operations as op
+from vkml.tracing.value import next_serial
 
 
 def _check(p: float) -> None:
@@ -28,9 +29,9 @@ def _dropped(x: Tensor, p: float, training: bool, inplace: bool, shape: Sequence
     if not training or p == 0:
         return x
     if p == 1:
-        return finished(x, op.mul(x, 0.0), inplace)
+        return finished(x, next_serial(), op.mul(x, 0.0), inplace)
     # Selected and not multiplied: what is not finite is dropped, too.
-    return finished(x, op.where(_kept(x, p, shape), op.mul(x, 1 / (1 - p)), 0.0), inplace)
+    return finished(x, next_serial(), op.where(_kept(x, p, shape), op.mul(x, 1 / (1 - p)), 0.0), inplace)
 
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
@@ -107,12 +108,13 @@ def _alpha_dropped(x: Tensor, p: float, training: bool, inplace: bool, shape: Se
     if not training or p == 0:
         return x
     if p == 1:
-        return finished(x, op.mul(x, 0.0), inplace)
+        return finished(x, next_serial(), op.mul(x, 0.0), inplace)
     # Scaled and shifted so that mean 0 and variance 1 stay.
     scale = 1 / math.sqrt((SELU_LOWEST**2 * p + 1) * (1 - p))
     shift = -scale * SELU_LOWEST * p
+    start = next_serial()
     kept = op.where(_kept(x, p, shape), op.mul(x, scale), SELU_LOWEST * scale)
-    return finished(x, op.add(kept, shift), inplace)
+    return finished(x, start, op.add(kept, shift), inplace)
 
 
 def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:

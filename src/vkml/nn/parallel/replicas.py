@@ -154,7 +154,7 @@ class Replicas:
         tensors: dict[int, Tensor] = {}
         for master_id, mirror in self._mirrors.items():
             # A tensor of its own: what a replica writes into a buffer is lost, as torch has it.
-            tensor, source = mirror.tensor.detach(), mirror.master.value
+            tensor, source = mirror.tensor.detach().clone(), mirror.master.value
             if source.tracks and mode.tracks:
                 operator = _Replicated(mirror, self._bucket_bytes, is_sent)
                 tensor = Tensor(Joined(operator, [tensor.value], [source]).output(0))
@@ -164,7 +164,7 @@ class Replicas:
 
 def detached(module: Module) -> Module:
     """A copy of a module that computes with the same elements, and writes nothing of it."""
-    return _replica(module, {id(tensor): tensor.detach() for tensor in module._tensors()}, {})
+    return _replica(module, {id(tensor): tensor.detach().clone() for tensor in module._tensors()}, {})
 
 
 def _replica(module: Module, tensors: dict[int, Tensor], made: dict[int, Module]) -> Module:
