@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from vkml.ir import DType, dtypes
+from vkml.ir.size import is_deciding
 from vkml.tensors import operations as op
+from vkml.tensors.views import contiguous_strides
 from vkml.tracing.value import next_serial
 
 if TYPE_CHECKING:
@@ -268,13 +269,15 @@ class Operations:
         return op.imag(self)
 
     def is_contiguous(self: Any) -> bool:
-        """Whether elements lie in the order of the axes, as far as anybody sees: yes."""
-        return True
+        """Whether elements lie in the order of the axes: those of what is no view do."""
+        if self._base is None or is_deciding():
+            return True
+        pairs = zip(self.shape, self._strides(), contiguous_strides(self.shape), strict=True)
+        return 0 in self.shape or all([size == 1 or own == wanted for size, own, wanted in pairs])
 
     def stride(self: Any, dim: Any = None) -> Any:
-        """How many elements lie between neighbours along each axis, or one: as far as anybody sees."""
-        sizes = self.shape[1:]
-        steps = tuple([math.prod(sizes[at:]) for at in range(self.ndim)])
+        """How many elements lie between neighbours along each axis, or one: those of no view lie in order."""
+        steps = self._strides()
         return steps if dim is None else steps[dim]
 
     def ndimension(self: Any) -> Any:

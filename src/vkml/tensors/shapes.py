@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from vkml.ir import dtypes
-from vkml.ir.size import Size, integer
+from vkml.ir.gradients import reshaped
+from vkml.ir.size import Size, integer, is_deciding
+from vkml.tensors import tensor as core
 from vkml.tensors.index_checks import require_from_front
 from vkml.tensors.operands import INT64, axes_of, axis_of, check_broadcast, value_as, wrap
 from vkml.tensors.promotion import result_type
-from vkml.tensors.views import Expanded, Permuted, Reshaped
-from vkml.tracing import apply, apply_all, constant
+from vkml.tensors.views import Expanded, Permuted, Reshaped, reshaped_strides
+from vkml.tracing import EMITTER, apply, apply_all, constant
 
 if TYPE_CHECKING:
     from vkml.tensors.tensor import Tensor
@@ -35,7 +37,8 @@ def reshape(x: Tensor, *shape: Any) -> Tensor:
         *shape: sizes, one by one or as one sequence; their product is the number of elements.
 
     Returns:
-        A view of the same elements: what is written to it is written to `x`.
+        A view of the same elements: what is written to it is written to `x`. A copy where elements that lie
+        as in memory of `x` cannot be shown so, as those of a transposed tensor along one axis.
 
     Raises:
         RuntimeError: it is no shape for so many elements.
@@ -50,7 +53,12 @@ def reshape(x: Tensor, *shape: Any) -> Tensor:
         dims[dims.index(-1)] = count // rest
     if any_of(size < 0 for size in dims) or math.prod(dims) != count:
         raise RuntimeError(f"the shape {dims} is not one for {count} elements")
-    return x._shown(Reshaped(tuple(dims)))
+    # A loop's or a capture's open sizes are not asked which they are.
+    if x._base is None or is_deciding() or reshaped_strides(x.shape, x._strides(), tuple(dims)) is not None:
+        return x._shown(Reshaped(tuple(dims)))
+    made = reshaped(EMITTER, x.value, dims)
+    made.shared_version()  # with nobody
+    return core.Tensor(made)
 
 
 def permute(x: Tensor, *order: Any) -> Tensor:

@@ -29,7 +29,7 @@ from vkml.tensors.printing import text_of
 from vkml.tensors.promotion import checked, default_complex, get_default_dtype
 from vkml.tensors.random_in_place import RandomInPlace
 from vkml.tensors.structure import note_change
-from vkml.tensors.views import Untracked, View, untracked
+from vkml.tensors.views import Untracked, View, contiguous_strides, untracked
 from vkml.tracing import EMITTER, Traced, apply, evaluate, value_of
 from vkml.tracing.meta import META, absent, is_meta
 from vkml.tracing.moves import moved, name_of
@@ -233,6 +233,12 @@ class Tensor(Operations, InPlace, RandomInPlace):
     def _shown(self, view: View) -> Tensor:
         """A view of it."""
         return Tensor(view.read(self.value), self, view)
+
+    def _strides(self) -> tuple[int, ...]:
+        """How many elements lie between neighbours along each axis, if those of no view lie in order."""
+        if self._base is None or self._view is None:
+            return contiguous_strides(self.shape)
+        return self._view.strides(self._base.shape, self._base._strides())
 
     # -- description ----------------------------------------------------------------------------------------
 
@@ -487,8 +493,8 @@ class Tensor(Operations, InPlace, RandomInPlace):
         )
 
     def contiguous(self) -> Tensor:
-        """Itself: elements lie in the order of the axes as far as anybody sees."""
-        return self
+        """Itself, or a copy where it shows elements of another tensor that lie in another order."""
+        return self if self.is_contiguous() else self.clone()
 
     # -- operations -----------------------------------------------------------------------------------------
 

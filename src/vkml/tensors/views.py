@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -20,6 +21,7 @@ MOST_AT_HAND = 1 << 14
 
 
 Array = np.ndarray[Any, Any]
+Dims = tuple[int, ...]
 
 
 class View(Protocol):
@@ -30,6 +32,50 @@ class View(Protocol):
 
     def write(self, base: Traced, part: Traced) -> Traced:
         """The value of which the view shows `part`, and which is `base` elsewhere."""
+
+    def strides(self, dims: Dims, strides: Dims) -> Dims:
+        """How far apart neighbours along its axes are, from the sizes and strides of what it is a view of."""
+
+
+def contiguous_strides(dims: Dims) -> Dims:
+    """Of elements in the order of the axes."""
+    return tuple([math.prod(dims[axis + 1 :]) for axis in range(len(dims))])
+
+
+def reshaped_strides(dims: Dims, strides: Dims, shape: Dims) -> Dims | None:
+    """Strides under another shape, which has as many elements; None where no strides reach them in order.
+
+    Args:
+        dims: sizes.
+        strides: of them.
+        shape: the other one.
+    """
+    if 0 in dims:
+        return contiguous_strides(shape)
+    # Axes of one element are anywhere; runs of others that lie as one axis would are divided anew.
+    runs: list[list[int]] = []
+    for size, stride in zip(dims, strides, strict=True):
+        if size == 1:
+            continue
+        if runs and runs[-1][1] == size * stride:
+            runs[-1] = [runs[-1][0] * size, stride]
+        else:
+            runs.append([size, stride])
+    found = []
+    left = 1
+    stride = 1
+    for size in reversed(shape):
+        if size == 1:
+            found.append(stride)
+            continue
+        if left == 1:
+            left, stride = runs.pop()
+        if left % size:
+            return None
+        found.append(stride)
+        left //= size
+        stride *= size
+    return tuple(reversed(found))
 
 
 @dataclass(frozen=True)
@@ -50,6 +96,9 @@ class Reshaped:
             return value_of(elements.reshape(base.dims).copy())
         return reshaped(EMITTER, part, base.dims)
 
+    def strides(self, dims: Dims, strides: Dims) -> Dims:
+        return reshaped_strides(dims, strides, self.dims) or contiguous_strides(self.dims)
+
 
 @dataclass(frozen=True)
 class Untracked:
@@ -60,6 +109,9 @@ class Untracked:
 
     def write(self, base: Traced, part: Traced) -> Traced:
         return part
+
+    def strides(self, dims: Dims, strides: Dims) -> Dims:
+        return strides
 
 
 def untracked(value: Traced) -> Traced:
@@ -82,6 +134,9 @@ class Permuted:
     def write(self, base: Traced, part: Traced) -> Traced:
         return transposed(EMITTER, part, sorted(range(len(self.order)), key=self.order.__getitem__))
 
+    def strides(self, dims: Dims, strides: Dims) -> Dims:
+        return tuple([strides[axis] for axis in self.order])
+
 
 @dataclass(frozen=True)
 class Expanded:
@@ -96,6 +151,11 @@ class Expanded:
         raise InvalidArgument(
             "more than one element of an expanded tensor is the same: clone() it before writing into it"
         )
+
+    def strides(self, dims: Dims, strides: Dims) -> Dims:
+        more = len(self.dims) - len(dims)
+        pairs = zip(dims, strides, self.dims[more:], strict=True)
+        return (*[0] * more, *[stride if own == size else 0 for own, stride, size in pairs])
 
 
 @dataclass(frozen=True)
@@ -122,6 +182,9 @@ class Sliced:
             whole[self._slices] = after
             return value_of(whole)
         return _replaced(base, part, self.ranges, 0)
+
+    def strides(self, dims: Dims, strides: Dims) -> Dims:
+        return tuple([step * stride for (_, _, step), stride in zip(self.ranges, strides, strict=True)])
 
     @property
     def _slices(self) -> tuple[slice, ...]:
@@ -198,6 +261,9 @@ class PartOfComplex:
         other = apply("Imag" if self.is_real else "Real", base, domain="vkml")
         return apply("Complex", *((part, other) if self.is_real else (other, part)), domain="vkml")
 
+    def strides(self, dims: Dims, strides: Dims) -> Dims:
+        return tuple([2 * stride for stride in strides])
+
 
 @dataclass(frozen=True)
 class Parts:
@@ -211,6 +277,9 @@ class Parts:
     def write(self, base: Traced, part: Traced) -> Traced:
         return _joined(part)
 
+    def strides(self, dims: Dims, strides: Dims) -> Dims:
+        return (*[2 * stride for stride in strides], 1)
+
 
 @dataclass(frozen=True)
 class Joined:
@@ -221,6 +290,9 @@ class Joined:
 
     def write(self, base: Traced, part: Traced) -> Traced:
         return Parts().read(part)
+
+    def strides(self, dims: Dims, strides: Dims) -> Dims:
+        return tuple([stride // 2 for stride in strides[:-1]])
 
 
 def _joined(parts: Traced) -> Traced:
