@@ -428,6 +428,22 @@ CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize("columns", [(), (2,), (0,)])
+def test_solve_joins_types(columns: tuple[int, ...]) -> None:
+    matrix = xp.asarray([[2.0, 1.0], [1.0, 3.0]], dtype=xp.float32)
+    right = xp.ones((2, *columns), dtype=xp.float64)
+    for one, other, kind in (
+        (matrix, right, xp.float64),
+        (xp.astype(matrix, xp.float64), xp.astype(right, xp.float32), xp.float64),
+        (matrix, xp.astype(right, xp.complex64), xp.complex64),
+        (matrix, xp.astype(right, xp.complex128), xp.complex128),
+    ):
+        found = xp.linalg.solve(one, other)
+        assert (found.dtype, found.shape) == (kind, other.shape)
+        back = xp.matmul(one, found).numpy()
+        np.testing.assert_allclose(back, np.ones(other.shape), rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("name", "arguments", "options"), CALLS, ids=[f"{one[0]}-{at}" for at, one in enumerate(CALLS)]
 )

@@ -26,7 +26,7 @@ TWO = [
     "less_equal", "logaddexp", "maximum", "minimum", "multiply", "nextafter", "not_equal", "pow",
     "remainder", "subtract",
 ]  # fmt: skip
-OF_COMPLEX = sorted({*ONE, "conj", "imag", "real"} - {"ceil", "floor", "signbit", "trunc", "sign"})
+OF_COMPLEX = sorted({*ONE, "conj", "imag", "real"} - {"ceil", "floor", "signbit", "trunc", "sign", "expm1"})
 
 
 def _differ(found: Array, expected: Array) -> Array:
@@ -86,6 +86,51 @@ def test_zeros_keep_their_signs_on_devices(name: str, device_name: str) -> None:
 def test_functions_of_complex_numbers(name: str, dtype: str) -> None:
     parts = [sign * value for value in (0.0, 1.0, 2.5, math.inf, math.nan) for sign in (1.0, -1.0)]
     _check(name, (np.array([complex(x, y) for x in parts for y in parts], dtype),), "cpu")
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_expm1_of_complex_numbers(dtype: str) -> None:
+    """What the standard names; of most of these NumPy makes NaN."""
+    inf, nan = math.inf, math.nan
+    cases = [
+        (complex(0.0, 0.0), complex(0.0, 0.0)),
+        (complex(-0.0, 0.0), complex(0.0, 0.0)),
+        (complex(1.5, inf), complex(nan, nan)),
+        (complex(1.5, nan), complex(nan, nan)),
+        (complex(inf, 0.0), complex(inf, 0.0)),
+        (complex(-inf, 2.0), complex(-1.0, 0.0)),
+        (complex(-inf, 4.0), complex(-1.0, -0.0)),
+        (complex(inf, 2.0), complex(-inf, inf)),
+        (complex(inf, 4.0), complex(-inf, -inf)),
+        (complex(-inf, inf), complex(-1.0, 0.0)),
+        (complex(inf, inf), complex(inf, nan)),
+        (complex(-inf, nan), complex(-1.0, 0.0)),
+        (complex(inf, nan), complex(inf, nan)),
+        (complex(nan, 0.0), complex(nan, 0.0)),
+        (complex(nan, 2.0), complex(nan, nan)),
+        (complex(nan, nan), complex(nan, nan)),
+    ]
+    given, expected = np.array(cases, dtype).T
+    for turn in (np.asarray, np.conj):  # the function of the conjugate is that of the number, conjugated
+        found = xp.expm1(xp.asarray(turn(given))).numpy()
+        wrong = _differ(found, turn(expected))
+        assert not wrong.any(), list(zip(turn(given)[wrong], found[wrong], strict=True))
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_expm1_near_zero_and_near_overflow(dtype: str) -> None:
+    points = [complex(1e-12, 1e-12), complex(-1e-12, 3e-6), complex(2.0, 1e-9), complex(-40.0, 1.0)]
+    near = np.array(points, dtype)
+    wide = near.astype(np.clongdouble)
+    exact = np.expm1(wide.real) * np.cos(wide.imag) - 2 * np.sin(wide.imag / 2) ** 2
+    exact = exact + 1j * np.exp(wide.real) * np.sin(wide.imag)
+    assert not _differ(xp.expm1(xp.asarray(near)).numpy(), exact.astype(dtype)).any()
+    # exp(x) is beyond the type's numbers there, exp(x) cos y and exp(x) sin y are not.
+    edge = 89.0 if dtype == "complex64" else 710.0
+    far = np.array([complex(edge, math.pi / 2 - 1e-4), complex(edge, 1e-4)], dtype)
+    found = xp.expm1(xp.asarray(far)).numpy()
+    assert np.isfinite(found.real[0]) and np.isfinite(found.imag[1])
+    assert found.real[0] > 0 and found.imag[1] > 0
 
 
 def _floor_divided(x: float, y: float) -> float:

@@ -33,6 +33,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "fma": _fma,
     "relu": lambda x: np.maximum(x, x.dtype.type(0)),
     "erf": special_functions.erf,
+    "expm1": special_functions.expm1,
     "sigmoid": special_functions.sigmoid,
     "round_to_half": lambda x: x.astype(np.float16).astype(np.float32),
     "left_shift": lambda x, y: shift(x, y, "LEFT"),

@@ -1,4 +1,4 @@
-"""Functions that NumPy lacks: erf, and forms of sigmoid, softplus, gelu and mish that do not overflow."""
+"""Functions that NumPy lacks: erf, expm1 at complex infinities, and others in forms that do not overflow."""
 
 from __future__ import annotations
 
@@ -79,6 +79,20 @@ def _erf_double(x: Array) -> Array:
             fraction = far + (n / 2) / fraction
         large = 1 - np.exp(-far * far) / (fraction * np.sqrt(np.pi))
         return np.asarray(np.copysign(np.where(size <= 2.25, small, large), x))
+
+
+def expm1(x: Array) -> Array:
+    """exp(x) - 1, exact near 0; at complex infinities what exp has there, where NumPy has NaN."""
+    if x.dtype.kind != "c":
+        return np.asarray(np.expm1(x))
+    power, grown = np.exp(x), np.expm1(x.real)
+    # exp(a) cos b - 1 without the digits that cancel; of exp(a) beyond the type's numbers, nothing does.
+    near = grown * np.cos(x.imag) - 2 * np.sin(x.imag / 2) ** 2
+    real = np.where(np.isfinite(grown), near, power.real - 1)
+    made = np.empty_like(power)
+    made.real = np.where(np.isneginf(x.real), -1, real) + 0  # of ±0 the array API has +0
+    made.imag = power.imag
+    return made
 
 
 def sigmoid(x: Array) -> Array:

@@ -139,9 +139,9 @@ def slogdet(x: Any, /) -> SlogDet:
 
 def solve(x1: Any, x2: Any, /) -> Array:
     """X of `x1` X = `x2`; a vector where `x2` has one axis."""
-    if x2.ndim == 1:
-        return as_array(_linalg.solve(x1, x2))
-    return as_array(_linalg._solved(x1, x2))
+    a, b = alike(x1, x2)
+    # Not `solve` of more axes: it takes [..., n] beside [..., n, n] for vectors, the standard for matrices.
+    return as_array(_linalg.solve(a, b) if b.ndim == 1 else _linalg._solved(a, b))
 
 
 def svd(x: Any, /, *, full_matrices: bool = True) -> SVD:
