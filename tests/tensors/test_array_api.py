@@ -428,6 +428,17 @@ CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.parametrize("ord", [2, 1, 0, 3, -1, np.inf, -np.inf])
+def test_norms_along_no_axis(ord: float, keepdims: bool) -> None:
+    values = np.array([[3 + 4j, -2], [0, 1e-3j]], np.complex64)
+    found = xp.linalg.vector_norm(xp.asarray(values), axis=(), ord=ord, keepdims=keepdims)
+    assert (found.dtype, found.shape) == (xp.float32, (2, 2))
+    with np.errstate(divide="ignore"):
+        expected = np.linalg.norm(values[..., None], ord, axis=-1)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6)
+
+
 @pytest.mark.parametrize("columns", [(), (2,), (0,)])
 def test_solve_joins_types(columns: tuple[int, ...]) -> None:
     matrix = xp.asarray([[2.0, 1.0], [1.0, 3.0]], dtype=xp.float32)

@@ -160,5 +160,7 @@ def trace(x: Any, /, *, offset: int = 0, dtype: DType | None = None) -> Array:
 
 
 def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: float = 2) -> Array:
-    """The norm of vectors along axes, of all elements where none are named."""
+    """The norm of vectors along axes, of all elements where `axis` is None."""
+    if isinstance(axis, tuple) and not axis:  # to `vkml.linalg` as to PyTorch that is None
+        return as_array(_linalg.vector_norm(op.unsqueeze(x, -1), ord, -1))
     return as_array(_linalg.vector_norm(x, ord, axis, keepdims))
