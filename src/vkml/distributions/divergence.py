@@ -8,8 +8,15 @@ from typing import Any, TypeVar
 
 from vkml.distributions.bernoulli import Bernoulli
 from vkml.distributions.categorical import Categorical
+from vkml.distributions.counts import Binomial
 from vkml.distributions.distribution import Distribution
+from vkml.distributions.exponential import Exponential
+from vkml.distributions.geometric import Geometric
+from vkml.distributions.independent import Independent, summed
+from vkml.distributions.laplace import Laplace
 from vkml.distributions.normal import Normal
+from vkml.distributions.probability import OfProbability
+from vkml.distributions.transformed import TransformedDistribution
 from vkml.distributions.uniform import Uniform
 from vkml.nn.functional import softplus
 from vkml.tensors import Tensor
@@ -38,7 +45,7 @@ def kl_divergence(p: Distribution, q: Distribution) -> Tensor:
     """The Kullback-Leibler divergence of q from p: the mean, over draws of p, of what log p exceeds log q by.
 
     Args:
-        p: normal, uniform, categorical or Bernoulli, or of a kind that `register_kl` knows.
+        p: of the kind of q, or normal, uniform or Laplace, or of a kind that `register_kl` knows.
         q: likewise; batches broadcast.
 
     Raises:
@@ -68,7 +75,7 @@ def _normals(p: Normal, q: Normal) -> Tensor:
 
 
 @register_kl(Bernoulli, Bernoulli)
-def _bernoullis(p: Bernoulli, q: Bernoulli) -> Tensor:
+def _bernoullis(p: OfProbability, q: OfProbability) -> Tensor:
     ones = p.probs * (softplus(-q.logits) - softplus(-p.logits))
     ones = op.where(op.eq(q.probs, 0), math.inf, ones)
     ones = op.where(op.eq(p.probs, 0), 0.0, ones)
@@ -105,3 +112,52 @@ def _uniform_from_normal(p: Uniform, q: Normal) -> Tensor:
 def _normal_from_uniform(p: Normal, q: Uniform) -> Tensor:
     """A normal distribution draws what the interval does not have."""
     return (p.loc * 0 + q.low * 0 + 1) * math.inf
+
+
+@register_kl(Exponential, Exponential)
+def _exponentials(p: Exponential, q: Exponential) -> Tensor:
+    ratio = q.rate / p.rate
+    return ratio - 1 - op.log(ratio)
+
+
+@register_kl(Laplace, Laplace)
+def _laplaces(p: Laplace, q: Laplace) -> Tensor:
+    ratio, apart = p.scale / q.scale, op.abs(p.loc - q.loc)
+    return apart / q.scale + ratio * op.exp(-apart / p.scale) - 1 - op.log(ratio)
+
+
+@register_kl(Laplace, Normal)
+def _laplace_from_normal(p: Laplace, q: Normal) -> Tensor:
+    """The mean of the normal's logarithm: the variance of p, and its distance."""
+    squares = p.variance + op.square(p.loc - q.loc)
+    widths = op.log(q.scale / p.scale) + (math.log(math.pi / 2) / 2 - 1)
+    return widths + squares * 0.5 / op.square(q.scale)
+
+
+@register_kl(Geometric, Geometric)
+def _geometrics(p: Geometric, q: Geometric) -> Tensor:
+    return -p.entropy() - op.log1p(-q.probs) / p.probs - q.logits
+
+
+@register_kl(Binomial, Binomial)
+def _binomials(p: Binomial, q: Binomial) -> Tensor:
+    if p.total_count > q.total_count:  # draws that q does not have
+        return (p.probs * 0 + q.probs * 0 + 1) * math.inf
+    if p.total_count < q.total_count:
+        raise NotImplementedError("the divergence of a binomial distribution of more trials is not known")
+    return _bernoullis(p, q) * p.total_count
+
+
+@register_kl(Independent, Independent)
+def _independents(p: Independent, q: Independent) -> Tensor:
+    if p.reinterpreted_batch_ndims != q.reinterpreted_batch_ndims:
+        raise NotImplementedError("the divergence of distributions of draws of different axes is not known")
+    return summed(kl_divergence(p.base_dist, q.base_dist), p.reinterpreted_batch_ndims)
+
+
+@register_kl(TransformedDistribution, TransformedDistribution)
+def _transformed(p: TransformedDistribution, q: TransformedDistribution) -> Tensor:
+    """Functions with an inverse change nothing of it."""
+    if p.transforms != q.transforms or p.event_shape != q.event_shape:
+        raise NotImplementedError("the divergence of what different functions made of draws is not known")
+    return kl_divergence(p.base_dist, q.base_dist)

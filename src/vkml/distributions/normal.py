@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from vkml.distributions.distribution import Distribution, Parameter, broadcast
 from vkml.tensors import Tensor
 from vkml.tensors import operations as op
+from vkml.tensors.error_functions import ndtr
 from vkml.tensors.random import randn
 
 
@@ -84,8 +85,7 @@ class Normal(Distribution):
         Args:
             value: of a shape that broadcasts with the batch.
         """
-        distance = (value - self.loc) / (self.scale * math.sqrt(2))
-        return (op.erf(distance) + 1) * 0.5
+        return ndtr((value - self.loc) / self.scale)
 
     def icdf(self, value: Tensor) -> Tensor:
         """What a draw is at most with a probability.
