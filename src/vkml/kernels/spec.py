@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
 from vkml.dataclasses import dataclass
@@ -32,17 +32,23 @@ class KernelText:
     uses_math: bool
     """Whether functions of pointwise_math.slang are called by name."""
 
-    def joined(self) -> str:
-        """The complete source."""
+    def joined(self, fields: Sequence[tuple[str, str]] | None = None, first_constant: int = 0) -> str:
+        """The complete source.
+
+        Args:
+            fields: in place of the push constants, others that have these among them.
+            first_constant: the number of the first specialization constant.
+        """
         constants = [
-            f"[[vk::constant_id({i})]] const int {name} = 1;" for i, name in enumerate(self.constants)
+            f"[[vk::constant_id({first_constant + i})]] const int {name} = 1;"
+            for i, name in enumerate(self.constants)
         ]
         return "\n".join(
             [
                 *constants,
                 "struct Push",
                 "{",
-                *[f"    {type_} {name};" for type_, name in self.fields],
+                *[f"    {type_} {name};" for type_, name in (self.fields if fields is None else fields)],
                 "};",
                 "[[vk::push_constant]] ConstantBuffer<Push> push;",
                 *self.definitions,
@@ -103,3 +109,5 @@ class Dispatch:
     """Of a launch over several tensors, what it reads of them."""
     members: tuple[Dispatch, ...] = ()
     """The launches in whose place it stands."""
+    phases: tuple[tuple[Dispatch, ...], ...] = ()
+    """The levels in whose place it stands, alone in its own."""

@@ -39,8 +39,9 @@ class VulkanProgram:
 
     @property
     def single_levels(self) -> list[list[Dispatch]]:
-        """The levels with a launch for each tensor."""
-        return [[each for launch in level for each in launch.members or (launch,)] for level in self.levels]
+        """The levels with a launch for each tensor, and for each phase a level."""
+        levels = [phase for level in self.levels for phase in level[0].phases or (level,)]
+        return [[each for launch in level for each in launch.members or (launch,)] for level in levels]
 
     @property
     def dispatches(self) -> list[Dispatch]:

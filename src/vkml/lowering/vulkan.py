@@ -14,6 +14,7 @@ from vkml.lowering.horizontal import fused_horizontally
 from vkml.lowering.kept import FORMS_KEPT, certain_for
 from vkml.lowering.memory import plan_memory
 from vkml.lowering.nodes import place_concatenations, view_of
+from vkml.lowering.phases import merged_levels
 from vkml.lowering.plan import VulkanProgram
 from vkml.lowering.schedule import schedule
 from vkml.lowering.target import Target
@@ -67,6 +68,7 @@ def lower(
     levels = schedule(written_last(build.launches, over) if over else build.launches, over)
     if sizes is None:
         levels = fused_horizontally(levels, target, over)
+    levels = merged_levels(levels, target)
     # With open sizes there is no telling yet how much memory is needed.
     offsets, arena = plan_memory(levels, guard_bytes) if sizes is None else ({}, 0)
     return VulkanProgram(

@@ -10,7 +10,11 @@ from __future__ import annotations
 from vkml.kernels.slang.compilation import Compilation
 from vkml.kernels.slang.errors import Unsupported
 from vkml.kernels.slang.parser import parse
+from vkml.kernels.slang.phases import bytes_of
 from vkml.kernels.slang.tokens import tokens_of
+
+PHASE = "\n#phase\n"
+"""Stands in a source before each program that is a phase of the first one: see `Compilation`."""
 
 
 def compile_kernel(source: str) -> bytes:
@@ -19,7 +23,18 @@ def compile_kernel(source: str) -> bytes:
     Raises:
         Unsupported: something in the source is not known here.
     """
-    return Compilation(parse(tokens_of(source))).finish()
+    program, *phases = [parse(tokens_of(each)) for each in source.split(PHASE)]
+    return Compilation(program, phases).finish()
 
 
-__all__ = ["Unsupported", "compile_kernel"]
+def workgroup_of(source: str) -> tuple[tuple[int, int, int], list[tuple[object, int]]]:
+    """The size of a kernel's workgroups, and the type and bytes of each variable that one shares.
+
+    Raises:
+        Unsupported: something in the source is not known here.
+    """
+    compilation = Compilation(parse(tokens_of(source)))
+    return compilation.workgroup, [(type_, bytes_of(type_)) for type_ in compilation.shared_types]
+
+
+__all__ = ["PHASE", "Unsupported", "compile_kernel", "workgroup_of"]

@@ -264,10 +264,10 @@ class Body:
             return whole
         pointer = self.pointer(place)
         if place.alignment:
-            stored = self.emit(op.LOAD, place.type, pointer, op.ALIGNED, place.alignment)
+            stored = self.emit(op.LOAD, place.type, pointer, *self._memory_operands(place))
             stored.is_stored = True
             return stored
-        value = self.emit(op.LOAD, place.type, pointer)
+        value = self.emit(op.LOAD, place.type, pointer, *self._memory_operands(place))
         if path is not None:
             self._known(place.root).add(path, value)
         return value
@@ -276,10 +276,7 @@ class Body:
         if isinstance(place.type, Record) and place.alignment:
             raise Unsupported("a struct stored in device memory")
         number = self.number(value)
-        if place.alignment:
-            self.act(op.STORE, self.pointer(place), number, op.ALIGNED, place.alignment)
-            return
-        self.act(op.STORE, self.pointer(place), number)
+        self.act(op.STORE, self.pointer(place), number, *self._memory_operands(place))
         if place.storage != op.FUNCTION_STORAGE:
             return
         path = _known(place)
@@ -287,6 +284,12 @@ class Body:
             self.forget(place)
         else:
             self._known(place.root).replace(path, value)
+
+    def _memory_operands(self, place: Place) -> tuple[int, ...]:
+        """What an access says of itself, but for which variable it is of."""
+        is_seen = self.module.shares_memory and place.storage in (op.DEVICE_MEMORY, op.WORKGROUP)
+        flags = (op.ALIGNED if place.alignment else 0) | (op.NON_PRIVATE if is_seen else 0)
+        return (flags, place.alignment) if place.alignment else (flags,) if flags else ()
 
     def _known(self, root: int) -> Known:
         found = self._stored.get(root)

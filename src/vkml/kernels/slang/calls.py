@@ -24,7 +24,14 @@ def call(emitter: Emitter, expression: syntax.Call) -> Value | None:
         return _method(emitter, expression)
     known = emitter.compilation.program.functions.get(expression.name)
     if known is None:
-        return intrinsics.call(emitter, expression)
+        phase = emitter.compilation.phase(expression.name)
+        if phase is None:
+            return intrinsics.call(emitter, expression)
+        values = [
+            emitter.converted(*each) for each in zip(expression.arguments, phase.parameters, strict=True)
+        ]
+        emitter.body.emit(op.FUNCTION_CALL, types.VOID, phase.number, *map(emitter.body.number, values))
+        return None
     operands = [emitter.operand(argument) for argument in expression.arguments]
     function, generics = chosen(emitter, known, operands)
     if _is_for_its_place(emitter, function, operands, generics):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from vkml.dataclasses import dataclass
@@ -12,6 +14,7 @@ from vkml.kernels.slang.emitter import Emitter, Operand
 from vkml.kernels.slang.errors import Unsupported
 from vkml.kernels.slang.intrinsics import LIGHT, OUTPUTS
 from vkml.kernels.slang.module import Module
+from vkml.kernels.slang.phases import place_in_grid
 from vkml.kernels.slang.types import Record, Scalar, Type
 
 _SEMANTICS = {
@@ -34,11 +37,22 @@ class Instance:
 
 
 class Compilation:
-    """Compiles one program."""
+    """Compiles one program.
 
-    def __init__(self, program: syntax.Program) -> None:
+    Args:
+        program: it.
+        phases: programs that it calls: ``phase0``, ``phase1`` and so on are their ``main``.
+        whole: the program whose phase this one is. It has its push constants, by names of its own.
+    """
+
+    def __init__(
+        self,
+        program: syntax.Program,
+        phases: Sequence[syntax.Program] = (),
+        whole: Compilation | None = None,
+    ) -> None:
         self.program = program
-        self.module = Module()
+        self.module: Module = Module(shares_memory=bool(phases)) if whole is None else whole.module
         self._records: dict[str, Record] = {}
         self._named: dict[str, Operand] = {}
         self._instances: dict[tuple[object, ...], Instance] = {}
@@ -46,6 +60,9 @@ class Compilation:
         """What numbers of the source are, once they are wanted."""
         self._light: dict[str, bool] = {}
         self._assigned: dict[int, frozenset[str]] = {}
+        self._shared: Counter[Type] = Counter()
+        """Shared variables so far."""
+        self._push: Place | None = None
         outside = Emitter(self, Body(self.module))
         for number, declared in program.specialization:
             assert declared.type is not None
@@ -60,30 +77,85 @@ class Compilation:
             record = self.type(push, outside)
             assert isinstance(record, Record)
             if record.fields:
-                self._named[name] = Place(op.PUSH_CONSTANT, self.module.push_block(record), record)
+                block = self.module.push_block(record) if whole is None else whole.push_block
+                self._push = self._named[name] = Place(op.PUSH_CONSTANT, block, record)
+        self._phases = {
+            f"phase{number}": Compilation(phase, whole=self) for number, phase in enumerate(phases)
+        }
 
     def finish(self) -> bytes:
         """The module, its entry point the function ``main``."""
-        functions = self.program.functions.get("main")
-        if not functions or "numthreads" not in functions[0].attributes:
-            raise Unsupported("a source without main")
-        main = functions[0]
         body = Body(self.module)
-        emitter = Emitter(self, body)
-        emitter.assigned = self.assigned(main)
-        sizes = [emitter.fixed(size) for size in main.attributes["numthreads"]]
-        for parameter in main.parameters:
-            if parameter.semantic not in _SEMANTICS:
-                raise Unsupported(f"the semantic {parameter.semantic}")
-            built_in, type_ = _SEMANTICS[parameter.semantic]
+        emitter = self._begun(body)
+        sizes = self.workgroup
+        for parameter in self._main.parameters:
+            built_in, type_ = _SEMANTICS[_known_semantic(parameter)]
             variable = self.module.built_in(built_in, type_)
             emitter.bind(parameter.name, body.load(Place(op.INPUT, variable, type_)))
         number = self.module.new()
-        emitter.run(main.body)
+        emitter.run(self._main.body)
         body.leave()
         type_number = self.module.function_type(types.VOID, ())
         self.module.function(body.words(types.VOID, number, type_number, ()))
-        return self.module.finish(number, (sizes[0], sizes[1], sizes[2]))
+        return self.module.finish(number, sizes)
+
+    @property
+    def push_block(self) -> int:
+        """The number of the variable of the push constants."""
+        if self._push is None:
+            raise Unsupported("push constants of a phase, where the whole has none")
+        return self._push.root
+
+    @property
+    def workgroup(self) -> tuple[int, int, int]:
+        """The size of a workgroup."""
+        emitter = Emitter(self, Body(self.module))
+        x, y, z = [emitter.fixed(size) for size in self._main.attributes["numthreads"]]
+        return x, y, z
+
+    @property
+    def shared_types(self) -> list[Type]:
+        """The types of the variables that a workgroup shares."""
+        emitter = Emitter(self, Body(self.module))
+        found = []
+        for shared in self.program.shared.values():
+            assert shared.type is not None
+            found.append(emitter.sized(self.type(shared.type, emitter), shared.sizes))
+        return found
+
+    @property
+    def _main(self) -> syntax.Function:
+        functions = self.program.functions.get("main")
+        if not functions or "numthreads" not in functions[0].attributes:
+            raise Unsupported("a source without main")
+        return functions[0]
+
+    def _begun(self, body: Body) -> Emitter:
+        emitter = Emitter(self, body)
+        emitter.assigned = self.assigned(self._main)
+        return emitter
+
+    def phase(self, name: str) -> Instance | None:
+        """A phase as a function of a workgroup's place in its grid, and a thread's number in that."""
+        found = self._phases.get(name)
+        return None if found is None else found._as_function
+
+    @functools.cached_property
+    def _as_function(self) -> Instance:
+        module, body = self.module, Body(self.module)
+        emitter = self._begun(body)
+        kinds = (_SEMANTICS["SV_GroupID"][1], types.UINT)
+        group, thread = (Value(type_, module.new()) for type_ in kinds)
+        for parameter in self._main.parameters:
+            given = place_in_grid(body, _known_semantic(parameter), group, thread, self.workgroup)
+            emitter.bind(parameter.name, given)
+        emitter.run(self._main.body)
+        body.leave()
+        made = Instance(module.new(), types.VOID, kinds)
+        parameters = [(module.type(value.type), value.number) for value in (group, thread)]
+        type_number = module.function_type(types.VOID, [number for number, _ in parameters])
+        module.function(body.words(types.VOID, made.number, type_number, parameters))
+        return made
 
     # --- names
 
@@ -148,7 +220,8 @@ class Compilation:
             raise Unsupported(f"the name {name}")
         assert shared.type is not None
         type_ = emitter.sized(self.type(shared.type, emitter), shared.sizes)
-        made = Place(op.WORKGROUP, self.module.variable(op.WORKGROUP, type_), type_)
+        made = Place(op.WORKGROUP, self.module.shared_variable(type_, self._shared[type_]), type_)
+        self._shared[type_] += 1
         self._named[name] = made
         return made
 
@@ -273,6 +346,12 @@ class Compilation:
         statements: Sequence[syntax.Statement] = function.body.statements
         only = statements[0] if len(statements) == 1 else None
         return isinstance(only, syntax.Return) and only.value is not None and self.is_light(only.value)
+
+
+def _known_semantic(parameter: syntax.Parameter) -> str:
+    if parameter.semantic not in _SEMANTICS:
+        raise Unsupported(f"the semantic {parameter.semantic}")
+    return parameter.semantic
 
 
 def _is_of_names(expression: syntax.Expression) -> bool:

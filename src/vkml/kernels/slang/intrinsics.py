@@ -253,7 +253,8 @@ def _barrier(waiting: int, memory: int, semantics: int) -> Callable[[Emitter, sy
 
     def wait(emitter: Emitter, expression: syntax.Call) -> None:
         module = emitter.body.module
-        numbers = [module.constant(UINT, number) for number in (waiting, memory, semantics)]
+        made = semantics | (op.MADE_AVAILABLE_AND_VISIBLE if module.shares_memory else 0)
+        numbers = [module.constant(UINT, number) for number in (waiting, memory, made)]
         emitter.body.act(op.CONTROL_BARRIER, *numbers)
 
     return wait
@@ -396,6 +397,8 @@ _SPECIAL: dict[str, Callable[[Emitter, syntax.Call], Value | None]] = {
         op.SCOPE_WORKGROUP, op.SCOPE_WORKGROUP, op.ACQUIRE_RELEASE | op.WORKGROUP_SEMANTICS
     ),
     "AllMemoryBarrierWithGroupSync": _barrier(op.SCOPE_WORKGROUP, op.SCOPE_DEVICE, _ALL_MEMORY),
+    # What HLSL means by the one above between threads of a group; to reach all of a device costs more.
+    "PhaseBarrier": _barrier(op.SCOPE_WORKGROUP, op.SCOPE_WORKGROUP, _ALL_MEMORY),
     "AllMemoryBarrierWithWaveSync": _barrier(op.SCOPE_SUBGROUP, op.SCOPE_SUBGROUP, _ALL_MEMORY),
     "WaveGetLaneIndex": _input(_LANE),
     "WaveGetWaveIndex": _input(_SUBGROUP_ID),

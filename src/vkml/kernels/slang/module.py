@@ -32,9 +32,14 @@ def words_of_text(text: str) -> list[int]:
 
 
 class Module:
-    """Collects instructions; each type and constant is there once."""
+    """Collects instructions; each type and constant is there once.
 
-    def __init__(self) -> None:
+    Args:
+        shares_memory: whether invocations of a workgroup read from device memory what others have written.
+    """
+
+    def __init__(self, *, shares_memory: bool = False) -> None:
+        self.shares_memory = shares_memory
         self._bound = 1
         self._capabilities = {op.DEVICE_ADDRESSES, op.SHADER}
         self._extensions = {_STORAGE}
@@ -200,6 +205,14 @@ class Module:
         self._interface.append(made)
         return made
 
+    def shared_variable(self, type_: Type, number: int) -> int:
+        """A variable that a workgroup shares: the same one for the same type and number."""
+        key = ("shared", type_, number)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self.variable(op.WORKGROUP, type_)
+        return found
+
     def built_in(self, number: int, type_: Type) -> int:
         """The variable of a built-in input."""
         key = ("built-in", number)
@@ -238,9 +251,10 @@ class Module:
             entry: the number of the function that is the entry point ``main``.
             workgroup: its size.
         """
-        # Matrices are there in Vulkan's memory model only.
-        has_matrices = op.COOPERATIVE_MATRIX in self._capabilities
-        if has_matrices:
+        # Matrices are there in Vulkan's memory model only. By GLSL's nobody sees what others write to memory
+        # that is not declared coherent, which what a pointer shows cannot be.
+        is_vulkan = self.shares_memory or op.COOPERATIVE_MATRIX in self._capabilities
+        if is_vulkan:
             self._capabilities |= {op.MEMORY_MODEL_VULKAN, op.MEMORY_MODEL_DEVICE_SCOPE}
             self._extensions.add(_MEMORY_MODEL)
         words = [MAGIC, _VERSION, 0, self._bound, 0]
@@ -251,7 +265,7 @@ class Module:
             words += ((1 + len(text)) << 16 | op.EXTENSION, *text)
         text = words_of_text("GLSL.std.450")
         words += ((2 + len(text)) << 16 | op.EXT_INST_IMPORT, self.shader_functions, *text)
-        words += (3 << 16 | op.MEMORY_MODEL, 5348, 3 if has_matrices else 1)
+        words += (3 << 16 | op.MEMORY_MODEL, 5348, 3 if is_vulkan else 1)
         text = words_of_text("main")
         words += (
             (3 + len(text) + len(self._interface)) << 16 | op.ENTRY_POINT, 5, entry, *text, *self._interface

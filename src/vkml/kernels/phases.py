@@ -1,0 +1,256 @@
+"""Phases: levels of small launches as one dispatch of one workgroup, whose threads wait between them.
+
+The workgroup does what the workgroups of a launch do one after the other. Where these have neither shared
+memory nor barriers nor ask their subgroup, as in elementwise kernels, as many as fit work side by side.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import field
+
+from vkml.dataclasses import dataclass
+from vkml.ir.size import Size
+from vkml.kernels import slang
+from vkml.kernels.spec import Dispatch, KernelSpec, KernelText
+from vkml.kernels.views import Buffer, View
+from vkml.kernels.writer import STORAGE
+
+NEEDS = ("vulkan_memory_model", "vulkan_memory_model_device_scope")
+"""What a device must have for threads to read from its memory what others of their workgroup wrote."""
+MOST_THREADS = 256
+"""Of a workgroup, unless a launch wants more."""
+_TOGETHER = ("Barrier", "groupshared", "Wave", "CoopMat")
+"""What a kernel's source has where its threads go together."""
+_POINTER = re.compile(rf"(?:vector<)?(?:{'|'.join(sorted(set(STORAGE.values())))})(?:, \d+>)?\*")
+"""Pointers that are the same type in all sources."""
+
+
+@dataclass(frozen=True)
+class Workgroup:
+    """What a kernel's workgroups are like."""
+
+    threads: int
+    is_whole: bool
+    """Whether it has to be one in a phase, too, because threads of it go together."""
+    shared: tuple[tuple[object, int], ...]
+    """Types and bytes of its shared variables."""
+
+
+@functools.lru_cache(maxsize=1024)
+def workgroup_of(text: KernelText) -> Workgroup | None:
+    """What the workgroups of a text's kernels are like; None where it is no phase."""
+    source = text.joined()
+    if "CoopMat" in source or not all(_is_plain(type_) for type_, _ in text.fields):
+        return None
+    size, shared = slang.workgroup_of(source)
+    return Workgroup(math.prod(size), any(word in source for word in _TOGETHER), tuple(shared))
+
+
+def _is_plain(type_: str) -> bool:
+    return type_ == "int" or _POINTER.fullmatch(type_) is not None
+
+
+@dataclass(frozen=True)
+class Phases:
+    """Levels of launches, and what one workgroup that does them all is like."""
+
+    levels: tuple[tuple[Dispatch, ...], ...] = ()
+    threads: int = 0
+    """That it must have; 0: any number."""
+    shared: Counter[object] = field(default_factory=Counter)
+    """How many variables of which type it shares."""
+    shared_bytes: int = 0
+    push_bytes: int = 0
+    subgroup_size: int | None = None
+
+    def with_level(self, level: Sequence[Dispatch]) -> Phases | None:
+        """These and a level more; None where one kernel cannot be both."""
+        threads, size, shared = self.threads, self.subgroup_size, self.shared.copy()
+        bytes_: dict[object, int] = {}
+        for launch in level:
+            found = workgroup_of(launch.kernel.text)
+            if found is None or launch.table is not None or any(type(n) is not int for n in launch.groups):
+                return None
+            if found.is_whole:
+                if threads not in (0, found.threads):
+                    return None
+                threads = found.threads
+            if launch.kernel.subgroup_size is not None:
+                if size not in (None, launch.kernel.subgroup_size):
+                    return None
+                size = launch.kernel.subgroup_size
+            # Launches that follow one another in a kernel share their shared memory.
+            shared |= Counter(type_ for type_, _ in found.shared)
+            bytes_.update(found.shared)
+        added = sum(count * bytes_[type_] for type_, count in (shared - self.shared).items())
+        levels = (*self.levels, tuple(level))
+        pointers, words = _slots(launch for each in levels for launch in each)
+        return Phases(
+            levels, threads, shared, self.shared_bytes + added, 8 * len(pointers) + 4 * len(words), size
+        )
+
+    @property
+    def workgroup(self) -> int:
+        """The threads of a workgroup for all of them."""
+        return self.threads or MOST_THREADS
+
+
+def turns(launch: Dispatch, threads: int) -> int:
+    """How often a workgroup of so many threads begins anew until it has done a launch."""
+    found = workgroup_of(launch.kernel.text)
+    assert found is not None
+    count = math.prod(launch.groups)
+    return count if found.is_whole else -(-count * found.threads // threads)
+
+
+def is_whole(launch: Dispatch) -> bool:
+    """Whether threads of a workgroup go together in a launch."""
+    found = workgroup_of(launch.kernel.text)
+    return found is None or found.is_whole
+
+
+def merged(phases: Phases) -> Dispatch:
+    """One dispatch in the place of levels."""
+    launches = [launch for level in phases.levels for launch in level]
+    pointers, words = _slots(launches)
+    places = {key: number for number, key in enumerate(pointers)}
+    unnamed = [(type_, f"slot{number}") for number, (type_, *_) in enumerate(pointers)]
+    unnamed += [("int", f"slot{len(unnamed) + number}") for number in range(len(words))]
+    constants: list[tuple[str, int]] = []
+    lines = [
+        f'[shader("compute")] [numthreads({phases.workgroup}, 1, 1)]',
+        "void main(uint3 group : SV_GroupID, uint thread : SV_GroupIndex)",
+        "{",
+    ]
+    number = 0
+    for index, level in enumerate(phases.levels):
+        if index:
+            lines.append("    PhaseBarrier();")
+        has_shared = False
+        """Whether a thread may still be at what a launch of this level has in shared memory."""
+        for launch in level:
+            found = workgroup_of(launch.kernel.text)
+            assert found is not None
+            if has_shared and found.shared:
+                lines.append("    GroupMemoryBarrierWithGroupSync();")
+            has_shared = has_shared or bool(found.shared)
+            lines += _calls(number, launch, found, phases.workgroup, constants)
+            number += 1
+    lines.append("}")
+    programs, values = ["\n".join(lines)], [value for _, value in constants]
+    next_word = len(pointers)
+    for launch in launches:
+        own = iter(launch.kernel.text.fields)
+        fields = unnamed.copy()
+        for key in _pointers_of(launch):
+            fields[places[key]] = next(own)
+        for field_ in own:
+            fields[next_word] = field_
+            next_word += 1
+        programs.append(launch.kernel.text.joined(fields, len(values)))
+        values += launch.kernel.constants
+    text = KernelText(
+        tuple(name for name, _ in constants), tuple(unnamed), (), (slang.PHASE.join(programs),), False
+    )
+    labels = ", ".join(launch.kernel.label for launch in launches)
+    kernel = KernelSpec(
+        "phases",
+        text,
+        tuple(values),
+        phases.push_bytes,
+        frozenset(NEEDS).union(*[launch.kernel.needs for launch in launches]),
+        f"one workgroup: {labels}",
+        f"{len(phases.levels)} levels so small that to wait for each would take longer",
+        phases.subgroup_size,
+    )
+    return Dispatch(
+        kernel,
+        (1, 1, 1),
+        (*pointers.values(), *words),
+        tuple(view for launch in launches for view in launch.reads),
+        tuple(view for launch in launches for view in launch.writes),
+        tuple(dict.fromkeys(label for launch in launches for label in launch.nodes)),
+        tuple(operator for launch in launches for operator in launch.operators),
+        phases=phases.levels,
+    )
+
+
+def _calls(
+    number: int, launch: Dispatch, found: Workgroup, threads: int, constants: list[tuple[str, int]]
+) -> list[str]:
+    """What a workgroup does for a launch.
+
+    Args:
+        number: of the phase.
+        launch: it.
+        found: what its workgroups are like.
+        threads: of the workgroup.
+        constants: receives the specialization constants that it needs.
+    """
+    across, down, _ = launch.groups
+    count = math.prod(launch.groups)
+    of = {"COUNT": count, "ACROSS": across, "DOWN": down}
+
+    def constant(name: str) -> str:
+        """A number that is not 1, for which code is made without it."""
+        if (f"{name}{number}", of[name]) not in constants:
+            constants.append((f"{name}{number}", of[name]))
+        return f"uint({name}{number})"
+
+    place = "uint3(0u, 0u, 0u)"
+    if count > 1:
+        x = "at" if across == count else f"at % {constant('ACROSS')}" if across > 1 else "0u"
+        rest = f"at / {constant('ACROSS')}" if across > 1 else "at"
+        y = "0u" if down == 1 else rest if across * down == count else f"({rest}) % {constant('DOWN')}"
+        z = "0u" if across * down == count else f"({rest}) / {constant('DOWN')}" if down > 1 else rest
+        place = f"uint3({x}, {y}, {z})"
+    if found.is_whole:
+        if count == 1:
+            return [f"    phase{number}({place}, thread);"]
+        between = ["        if (at > 0u) GroupMemoryBarrierWithGroupSync();"] if found.shared else []
+        return [
+            f"    for (uint at = 0u; at < {constant('COUNT')}; ++at)",
+            "    {",
+            *between,
+            f"        phase{number}({place}, thread);",
+            "    }",
+        ]
+    every = str(found.threads)
+    total = f"{constant('COUNT')} * {every}u" if count > 1 else f"{every}u"
+    call = f"uint at = one / {every}u; phase{number}({place}, one % {every}u);"
+    if count * found.threads <= threads:
+        return [f"    {{ uint one = thread; if (one < {total}) {{ {call} }} }}"]
+    return [f"    for (uint one = thread; one < {total}; one += {threads}u) {{ {call} }}"]
+
+
+_Slot = tuple[str, int, Hashable]
+
+
+def _pointers_of(launch: Dispatch) -> list[_Slot]:
+    """What tells the addresses that a launch is given from others: type, buffer, place in that."""
+    found: list[_Slot] = []
+    for (type_, _), argument in zip(launch.kernel.text.fields, launch.arguments, strict=True):
+        if isinstance(argument, View):
+            found.append((type_, argument.buffer.serial, argument.byte_offset))
+        elif isinstance(argument, Buffer):
+            found.append((type_, argument.serial, None))
+    return found
+
+
+def _slots(launches: Iterable[Dispatch]) -> tuple[dict[_Slot, View | Buffer], list[int | Size]]:
+    """The push constants of several launches: addresses, each once, and words."""
+    pointers: dict[_Slot, View | Buffer] = {}
+    words: list[int | Size] = []
+    for launch in launches:
+        keys = iter(_pointers_of(launch))
+        for argument in launch.arguments:
+            if isinstance(argument, View | Buffer):
+                pointers.setdefault(next(keys), argument)
+            else:
+                words.append(argument)
+    return pointers, words

@@ -1,0 +1,52 @@
+"""Programs that are phases of another: where their invocations are, and what their workgroups take."""
+
+from __future__ import annotations
+
+import functools
+
+from vkml.kernels.slang import types
+from vkml.kernels.slang.arithmetic import binary
+from vkml.kernels.slang.body import Body, Value
+from vkml.kernels.slang.types import UINT
+
+
+def place_in_grid(
+    body: Body, semantic: str, group: Value, thread: Value, workgroup: tuple[int, int, int]
+) -> Value:
+    """What an entry point's parameter is given by the device, computed.
+
+    Args:
+        body: where instructions go.
+        semantic: the parameter's.
+        group: the place of the workgroup in its grid.
+        thread: the invocation's number in its workgroup.
+        workgroup: the size of that.
+    """
+    if semantic == "SV_GroupIndex":
+        return thread
+    if semantic == "SV_GroupID":
+        return group
+    x, y, _ = workgroup
+    places = [
+        _step(body, "%", thread, x),
+        _step(body, "%", _step(body, "/", thread, x), y),
+        _step(body, "/", thread, x * y),
+    ]
+    if semantic == "SV_DispatchThreadID":
+        first = [
+            _step(body, "*", body.extract(group, axis, UINT), size) for axis, size in enumerate(workgroup)
+        ]
+        places = [binary(body, "+", *each) for each in zip(first, places, strict=True)]
+    return body.construct(types.vector(UINT, 3), places)
+
+
+def _step(body: Body, operation: str, value: Value, number: int) -> Value:
+    return binary(body, operation, value, Value(UINT, 0, number))
+
+
+@functools.cache
+def bytes_of(type_: types.Type) -> int:
+    """What a variable takes of a workgroup's memory."""
+    if isinstance(type_, types.Array):
+        return type_.count * bytes_of(type_.element)
+    return types.size_of(type_)

@@ -1,0 +1,197 @@
+"""Phases: which levels become one dispatch, and that it states all that they read, write and are given."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pytest
+
+from tests.lowering.checking import broken_dependencies
+from vkml.ir import TensorType, dtypes
+from vkml.ir.size import Sizes
+from vkml.kernels.horizontal import LaunchTable
+from vkml.kernels.phases import NEEDS
+from vkml.kernels.spec import Dispatch, KernelSpec, KernelText
+from vkml.kernels.views import Buffer, BufferKind, View, contiguous
+from vkml.lowering import phases
+from vkml.lowering.phases import merged_levels
+from vkml.lowering.schedule import schedule
+from vkml.lowering.target import Target
+
+GPU = Target(frozenset(NEEDS), push_bytes=256, shared_bytes=49152, max_invocations=1024, processors=132)
+Levels = list[list[Dispatch]]
+
+
+@pytest.fixture(autouse=True)
+def offered() -> Iterator[None]:
+    phases.offered = True
+    yield
+    phases.offered = False
+
+
+def tensor(elements: int = 8) -> View:
+    return contiguous(Buffer(BufferKind.ACTIVATION, 4 * elements), TensorType(dtypes.FLOAT32, (elements,)))
+
+
+def launch(
+    reads: Sequence[View],
+    writes: Sequence[View],
+    *,
+    groups: tuple[int, int, int] = (1, 1, 1),
+    threads: int = 256,
+    body: str = "",
+    shared: int = 0,
+    words: Sequence[int] = (),
+    subgroup_size: int | None = None,
+) -> Dispatch:
+    """A launch that reads and writes these."""
+    fields = [("float*", f"p{number}") for number in range(len(reads) + len(writes))]
+    fields += [("int", f"word{number}") for number in range(len(words))]
+    declared = f"groupshared float room[{shared}];\n" if shared else ""
+    main = f'{declared}[shader("compute")] [numthreads({threads}, 1, 1)]\nvoid main() {{ {body} }}'
+    text = KernelText(("SIZE",), tuple(fields), (), (main,), False)
+    push = sum(8 if type_.endswith("*") else 4 for type_, _ in fields)
+    kernel = KernelSpec("k", text, (writes[0].elements,), push, subgroup_size=subgroup_size)
+    return Dispatch(kernel, groups, (*reads, *writes, *words), tuple(reads), tuple(writes))
+
+
+WAITS = "GroupMemoryBarrierWithGroupSync();"
+
+
+def chain(*made: Dispatch) -> Levels:
+    """A level for each."""
+    return [[each] for each in made]
+
+
+def sizes(levels: Levels) -> list[int]:
+    """How many levels each of them was."""
+    return [len(level[0].phases) or 1 for level in levels]
+
+
+def small(**more: object) -> Dispatch:
+    return launch((tensor(),), (tensor(),), **more)  # type: ignore[arg-type]
+
+
+def test_nothing_is_merged_where_that_is_not_offered() -> None:
+    levels = chain(small(), small())
+    assert sizes(merged_levels(levels, GPU)) == [2]
+    assert merged_levels(levels, replace(GPU, processors=1)) is levels
+    assert merged_levels(levels, replace(GPU, capabilities=frozenset())) is levels
+    phases.offered = False
+    assert merged_levels(levels, GPU) is levels
+
+
+def test_runs_of_small_levels_are_merged() -> None:
+    large = small(groups=(64, 1, 1))
+    levels = chain(small(), small(), large, small(), large, small(), small(), small())
+    assert sizes(merged_levels(levels, GPU)) == [2, 1, 1, 1, 3]
+
+
+def test_a_dispatch_says_what_its_launches_do() -> None:
+    first, second = (replace(small(words=(5,)), nodes=(name,), operators=("Op",)) for name in "ab")
+    [[found]] = merged_levels(chain(first, second), GPU)
+    assert found.groups == (1, 1, 1)
+    assert found.reads == first.reads + second.reads
+    assert found.writes == first.writes + second.writes
+    assert (found.nodes, found.operators) == (("a", "b"), ("Op", "Op"))
+    assert found.phases == ((first,), (second,))
+    assert found.kernel.push_bytes == 4 * 8 + 2 * 4
+    assert found.arguments == (*first.arguments[:2], *second.arguments[:2], 5, 5)
+
+
+def test_an_address_is_given_once() -> None:
+    values = [tensor() for _ in range(5)]
+    levels = chain(*[launch((a,), (b,)) for a, b in itertools.pairwise(values)])
+    [[found]] = merged_levels(levels, GPU)
+    assert found.arguments == tuple(values)
+    assert found.kernel.push_bytes == 40
+
+
+def test_push_constants_end_a_run() -> None:
+    levels = chain(*[small() for _ in range(5)])
+    assert sizes(merged_levels(levels, replace(GPU, push_bytes=64))) == [4, 1]
+
+
+def test_shared_memory_ends_a_run_but_for_what_kernels_share() -> None:
+    alike = [small(shared=4096, body=WAITS) for _ in range(3)]
+    assert sizes(merged_levels(chain(*alike), replace(GPU, shared_bytes=16384))) == [3]
+    unlike = [small(shared=size, body=WAITS) for size in (4096, 4095, 4094)]
+    assert sizes(merged_levels(chain(*unlike), GPU)) == [3]
+    assert sizes(merged_levels(chain(*unlike), replace(GPU, shared_bytes=49136))) == [2, 1]
+
+
+def test_threads_that_go_together_decide_how_many_there_are() -> None:
+    products = [small(threads=count, body=WAITS, shared=4) for count in (64, 64, 128)]
+    assert sizes(merged_levels(chain(*products), GPU)) == [2, 1]
+    # Two turns of an elementwise launch of 256 threads are worth their while, four are not.
+    assert sizes(merged_levels(chain(small(), small(threads=128, body=WAITS)), GPU)) == [2]
+    assert sizes(merged_levels(chain(small(), small(threads=64, body=WAITS)), GPU)) == [1, 1]
+    assert sizes(merged_levels(chain(small(), small(threads=1024, body=WAITS)), GPU)) == [2]
+    few = replace(GPU, max_invocations=512)
+    assert sizes(merged_levels(chain(small(), small(threads=1024, body=WAITS)), few)) == [1, 1]
+
+
+def test_elementwise_workgroups_may_be_beside_each_other() -> None:
+    narrow = small(threads=64, groups=(12, 1, 1))
+    assert sizes(merged_levels(chain(small(), narrow), GPU)) == [2]
+    assert sizes(merged_levels(chain(small(), small(threads=64, groups=(13, 1, 1))), GPU)) == [1, 1]
+
+
+def test_products_do_not_follow_one_another_in_a_level() -> None:
+    product = small(body=WAITS)
+    assert sizes(merged_levels([[product], [small(body=WAITS), small()]], GPU)) == [2]
+    levels = [[product], [small(body=WAITS), small(body=WAITS)]]
+    assert sizes(merged_levels(levels, GPU)) == [1, 1]
+    assert sizes(merged_levels(chain(product, small(body=WAITS, groups=(2, 1, 1))), GPU)) == [1, 1]
+
+
+def test_subgroups_of_two_sizes_are_not_merged() -> None:
+    both = [small(subgroup_size=size) for size in (32, None, 32, 16)]
+    merged = merged_levels(chain(*both), GPU)
+    assert sizes(merged) == [3, 1]
+    assert merged[0][0].kernel.subgroup_size == 32
+
+
+def test_what_cannot_be_a_phase_stays() -> None:
+    matrices = small(body="CoopMat<float, MemoryScope.Subgroup, 8, 8, CoopMatMatrixUse.MatrixA> a;")
+    assert sizes(merged_levels(chain(small(), matrices), GPU)) == [1, 1]
+    table = LaunchTable(Buffer(BufferKind.TABLE, 8), b"", ())
+    assert sizes(merged_levels(chain(small(), replace(small(), table=table)), GPU)) == [1, 1]
+    other = small()
+    fields = (("Entry*", "p0"), *other.kernel.text.fields[1:])
+    struct = replace(other, kernel=replace(other.kernel, text=replace(other.kernel.text, fields=fields)))
+    assert sizes(merged_levels(chain(small(), struct), GPU)) == [1, 1]
+
+
+def test_open_numbers_of_workgroups_stay() -> None:
+    sizes_ = Sizes()
+    open_ = replace(small(), groups=(sizes_.symbol("n", 5), 1, 1))
+    with sizes_.deciding():
+        assert sizes(merged_levels(chain(small(), small(), open_, small()), GPU)) == [2, 1, 1]
+    assert not sizes_.guards()
+
+
+def test_a_run_has_an_end() -> None:
+    values = [tensor() for _ in range(22)]
+    levels = chain(*[launch((a,), (b,)) for a, b in itertools.pairwise(values)])
+    assert sizes(merged_levels(levels, GPU)) == [16, 5]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_programs_keep_every_dependency(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(phases, "forced", 30)
+    rng = random.Random(seed)
+    values = [tensor(rng.choice((4, 8))) for _ in range(12)]
+    launches = []
+    for _ in range(40):
+        into = rng.choice(values)
+        groups = (rng.choice((1,) * 20 + (2, 40)), 1, 1)
+        launches.append(launch((rng.choice(values),), (into,), groups=groups))
+    merged = merged_levels(schedule(launches), GPU)
+    single = [list(phase) for level in merged for phase in level[0].phases or (level,)]
+    assert not broken_dependencies(launches, single)
+    assert any(level[0].phases for level in merged)
+    assert all(len(level) == 1 for level in merged if level[0].phases)
