@@ -134,6 +134,41 @@ def test_workgroups_that_share_memory_wait_for_one_another(vulkan_device_name: s
     np.testing.assert_array_equal(run(vulkan_device_name, both), run(vulkan_device_name, *launches, simple))
 
 
+def test_threads_too_many_write_nothing(vulkan_device_name: str) -> None:
+    """They go the way of others, in functions and round early ends, too; the last one to write would show."""
+    declarations = """groupshared int room[16];
+void note(int at, int value) { if (value % 3 == 0) { push.values[at] += 1; return; } push.values[at] -= 1; }
+"""
+    narrow = """
+    room[thread] = each;
+    GroupMemoryBarrierWithGroupSync();
+    room[15 - thread] += 100;
+    GroupMemoryBarrierWithGroupSync();
+    note(100 + each, room[thread]);
+    push.values[each] += room[thread];
+"""
+    wide = launch(
+        "    GroupMemoryBarrierWithGroupSync(); push.values[1000 + each] += 1;", (1, 1, 1), (96, 1, 1)
+    )
+    few = launch(narrow, (3, 1, 1), (16, 1, 1), declarations)
+    both = of([few], [wide])
+    assert "numthreads(96" in both.kernel.source
+    found = run(vulkan_device_name, both)
+    np.testing.assert_array_equal(found, run(vulkan_device_name, few, wide))
+    assert found[:48].tolist() == [each + 100 for each in range(48)]
+
+
+def test_atomic_operations_have_no_twins() -> None:
+    kernel = launch("    GroupMemoryBarrierWithGroupSync();", (1, 1, 1), (64, 1, 1)).kernel
+    counted = launch("    InterlockedAdd(push.values[0], 1);", (1, 1, 1), (64, 1, 1)).kernel
+    assert kernel.text.fields == counted.text.fields
+    driver = kernel.source.replace(
+        "GroupMemoryBarrierWithGroupSync();", "phase0(group, thread, thread < 9u);"
+    )
+    with pytest.raises(Unsupported, match="where not all invocations write"):
+        compile_kernel(PHASE.join([driver, counted.source]))
+
+
 def shared_variables(code: bytes) -> list[int]:
     return [
         line.operands[1]

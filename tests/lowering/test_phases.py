@@ -14,6 +14,7 @@ from vkml.ir import TensorType, dtypes
 from vkml.ir.size import Sizes
 from vkml.kernels.horizontal import LaunchTable
 from vkml.kernels.phases import NEEDS
+from vkml.kernels.slang import PHASE
 from vkml.kernels.spec import Dispatch, KernelSpec, KernelText
 from vkml.kernels.views import Buffer, BufferKind, View, contiguous
 from vkml.lowering import phases
@@ -91,7 +92,9 @@ def test_runs_of_small_levels_are_merged() -> None:
 
 
 def test_a_dispatch_says_what_its_launches_do() -> None:
-    first, second = (replace(small(words=(5,)), nodes=(name,), operators=("Op",)) for name in "ab")
+    first, second = (
+        replace(small(words=(word,)), nodes=(name,), operators=("Op",)) for name, word in (("a", 5), ("b", 6))
+    )
     [[found]] = merged_levels(chain(first, second), GPU)
     assert found.groups == (1, 1, 1)
     assert found.reads == first.reads + second.reads
@@ -99,7 +102,7 @@ def test_a_dispatch_says_what_its_launches_do() -> None:
     assert (found.nodes, found.operators) == (("a", "b"), ("Op", "Op"))
     assert found.phases == ((first,), (second,))
     assert found.kernel.push_bytes == 4 * 8 + 2 * 4
-    assert found.arguments == (*first.arguments[:2], *second.arguments[:2], 5, 5)
+    assert found.arguments == (*first.arguments[:2], *second.arguments[:2], 5, 6)
 
 
 def test_an_address_is_given_once() -> None:
@@ -108,6 +111,20 @@ def test_an_address_is_given_once() -> None:
     [[found]] = merged_levels(levels, GPU)
     assert found.arguments == tuple(values)
     assert found.kernel.push_bytes == 40
+
+
+def test_a_word_is_given_once_a_name() -> None:
+    [[found]] = merged_levels(chain(small(words=(5, 5)), small(words=(5, 6))), GPU)
+    assert found.arguments[4:] == (5, 5, 6)
+    first, second = found.kernel.source.split(PHASE)[1:]
+    assert ["int word0;" in each and "int word1;" in each for each in (first, second)] == [True, True]
+
+
+def test_an_address_that_a_launch_is_given_twice_has_two_names() -> None:
+    value = tensor()
+    [[found]] = merged_levels(chain(launch((value,), (value,)), small()), GPU)
+    assert found.arguments[:2] == (value, value)
+    assert "float* p0;\n    float* p1;" in found.kernel.source
 
 
 def test_push_constants_end_a_run() -> None:
@@ -125,7 +142,10 @@ def test_shared_memory_ends_a_run_but_for_what_kernels_share() -> None:
 
 def test_threads_that_go_together_decide_how_many_there_are() -> None:
     products = [small(threads=count, body=WAITS, shared=4) for count in (64, 64, 128)]
-    assert sizes(merged_levels(chain(*products), GPU)) == [2, 1]
+    [[found]] = merged_levels(chain(*products), GPU)
+    assert "numthreads(128, 1, 1)" in found.kernel.source
+    many = [small(threads=count, body=WAITS) for count in (512, 512, 256)]
+    assert sizes(merged_levels(chain(*many), GPU)) == [2, 1]
     # Two turns of an elementwise launch of 256 threads are worth their while, four are not.
     assert sizes(merged_levels(chain(small(), small(threads=128, body=WAITS)), GPU)) == [2]
     assert sizes(merged_levels(chain(small(), small(threads=64, body=WAITS)), GPU)) == [1, 1]
@@ -153,6 +173,20 @@ def test_subgroups_of_two_sizes_are_not_merged() -> None:
     merged = merged_levels(chain(*both), GPU)
     assert sizes(merged) == [3, 1]
     assert merged[0][0].kernel.subgroup_size == 32
+
+
+def test_threads_too_many_write_nothing_where_that_can_be() -> None:
+    wide = small(threads=256, body=WAITS)
+
+    def merges(**more: object) -> bool:
+        return sizes(merged_levels(chain(small(threads=64, **more), wide), GPU)) == [2]
+
+    assert merges(body=WAITS)
+    assert not merges(body=WAITS + "InterlockedAdd(room[0], 1.0);", shared=1)
+    assert not merges(body="WaveGetWaveIndex();", subgroup_size=32)
+    assert merges(body="WaveActiveSum(1);", subgroup_size=32)
+    assert not merges(body="WaveActiveSum(1);")
+    assert not merges(body="WaveActiveSum(1);", subgroup_size=128)
 
 
 def test_what_cannot_be_a_phase_stays() -> None:

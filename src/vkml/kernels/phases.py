@@ -1,7 +1,9 @@
 """Phases: levels of small launches as one dispatch of one workgroup, whose threads wait between them.
 
 The workgroup does what the workgroups of a launch do one after the other. Where these have neither shared
-memory nor barriers nor ask their subgroup, as in elementwise kernels, as many as fit work side by side.
+memory nor barriers nor ask their subgroup, as in elementwise kernels, as many as fit work side by side. Where
+they have, and are smaller than the one, each thread too many goes the way of another, and writes nothing: so
+all threads are at each barrier.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from vkml.kernels.writer import STORAGE
 NEEDS = ("vulkan_memory_model", "vulkan_memory_model_device_scope")
 """What a device must have for threads to read from its memory what others of their workgroup wrote."""
 MOST_THREADS = 256
-"""Of a workgroup, unless a launch wants more."""
+"""Of a workgroup, unless all of its launches whose threads go together want the same number: what is compiled
+for more threads has fewer registers."""
 _TOGETHER = ("Barrier", "groupshared", "Wave", "CoopMat")
 """What a kernel's source has where its threads go together."""
 _POINTER = re.compile(rf"(?:vector<)?(?:{'|'.join(sorted(set(STORAGE.values())))})(?:, \d+>)?\*")
@@ -37,6 +40,9 @@ class Workgroup:
     threads: int
     is_whole: bool
     """Whether it has to be one in a phase, too, because threads of it go together."""
+    may_have_twins: bool
+    """Whether further threads may do the same and write nothing."""
+    asks_subgroup: bool
     shared: tuple[tuple[object, int], ...]
     """Types and bytes of its shared variables."""
 
@@ -48,7 +54,14 @@ def workgroup_of(text: KernelText) -> Workgroup | None:
     if "CoopMat" in source or not all(_is_plain(type_) for type_, _ in text.fields):
         return None
     size, shared = slang.workgroup_of(source)
-    return Workgroup(math.prod(size), any(word in source for word in _TOGETHER), tuple(shared))
+    return Workgroup(
+        math.prod(size),
+        any(word in source for word in _TOGETHER),
+        # What an atomic operation returns is another thing each time, and twins are in other subgroups.
+        not any(word in source for word in ("Interlocked", "WaveGetWaveIndex")),
+        "Wave" in source,
+        tuple(shared),
+    )
 
 
 def _is_plain(type_: str) -> bool:
@@ -70,16 +83,12 @@ class Phases:
 
     def with_level(self, level: Sequence[Dispatch]) -> Phases | None:
         """These and a level more; None where one kernel cannot be both."""
-        threads, size, shared = self.threads, self.subgroup_size, self.shared.copy()
+        size, shared = self.subgroup_size, self.shared.copy()
         bytes_: dict[object, int] = {}
         for launch in level:
             found = workgroup_of(launch.kernel.text)
             if found is None or launch.table is not None or any(type(n) is not int for n in launch.groups):
                 return None
-            if found.is_whole:
-                if threads not in (0, found.threads):
-                    return None
-                threads = found.threads
             if launch.kernel.subgroup_size is not None:
                 if size not in (None, launch.kernel.subgroup_size):
                     return None
@@ -89,15 +98,35 @@ class Phases:
             bytes_.update(found.shared)
         added = sum(count * bytes_[type_] for type_, count in (shared - self.shared).items())
         levels = (*self.levels, tuple(level))
-        pointers, words = _slots(launch for each in levels for launch in each)
-        return Phases(
-            levels, threads, shared, self.shared_bytes + added, 8 * len(pointers) + 4 * len(words), size
-        )
+        threads = _threads(launch for each in levels for launch in each)
+        if threads is None:
+            return None
+        slots = _slots(launch for each in levels for launch in each)
+        return Phases(levels, threads, shared, self.shared_bytes + added, _bytes_of(slots), size)
 
     @property
     def workgroup(self) -> int:
         """The threads of a workgroup for all of them."""
         return self.threads or MOST_THREADS
+
+
+def _threads(launches: Iterable[Dispatch]) -> int | None:
+    """The threads of a workgroup for all launches; 0: any number, None: there is none."""
+    whole = [
+        (launch, found)
+        for launch in launches
+        if (found := workgroup_of(launch.kernel.text)) and found.is_whole
+    ]
+    most = max((found.threads for _, found in whole), default=0)
+    for launch, found in whole:
+        if found.threads == most:
+            continue
+        lanes = launch.kernel.subgroup_size
+        # A subgroup of its own threads and of twins would add these up, too.
+        is_even = not found.asks_subgroup or (lanes is not None and found.threads % lanes == 0)
+        if most > MOST_THREADS or not found.may_have_twins or not is_even:
+            return None
+    return most
 
 
 def turns(launch: Dispatch, threads: int) -> int:
@@ -117,10 +146,9 @@ def is_whole(launch: Dispatch) -> bool:
 def merged(phases: Phases) -> Dispatch:
     """One dispatch in the place of levels."""
     launches = [launch for level in phases.levels for launch in level]
-    pointers, words = _slots(launches)
-    places = {key: number for number, key in enumerate(pointers)}
-    unnamed = [(type_, f"slot{number}") for number, (type_, *_) in enumerate(pointers)]
-    unnamed += [("int", f"slot{len(unnamed) + number}") for number in range(len(words))]
+    slots = _slots(launches)
+    places = {key: number for number, key in enumerate(slots)}
+    unnamed = [(type_, f"slot{number}") for number, (type_, *_) in enumerate(slots)]
     constants: list[tuple[str, int]] = []
     lines = [
         f'[shader("compute")] [numthreads({phases.workgroup}, 1, 1)]',
@@ -143,15 +171,10 @@ def merged(phases: Phases) -> Dispatch:
             number += 1
     lines.append("}")
     programs, values = ["\n".join(lines)], [value for _, value in constants]
-    next_word = len(pointers)
     for launch in launches:
-        own = iter(launch.kernel.text.fields)
         fields = unnamed.copy()
-        for key in _pointers_of(launch):
-            fields[places[key]] = next(own)
-        for field_ in own:
-            fields[next_word] = field_
-            next_word += 1
+        for key, field_ in zip(_slots_of(launch), launch.kernel.text.fields, strict=True):
+            fields[places[key]] = field_
         programs.append(launch.kernel.text.joined(fields, len(values)))
         values += launch.kernel.constants
     text = KernelText(
@@ -171,7 +194,7 @@ def merged(phases: Phases) -> Dispatch:
     return Dispatch(
         kernel,
         (1, 1, 1),
-        (*pointers.values(), *words),
+        tuple(slots.values()),
         tuple(view for launch in launches for view in launch.reads),
         tuple(view for launch in launches for view in launch.writes),
         tuple(dict.fromkeys(label for launch in launches for label in launch.nodes)),
@@ -210,14 +233,17 @@ def _calls(
         z = "0u" if across * down == count else f"({rest}) / {constant('DOWN')}" if down > 1 else rest
         place = f"uint3({x}, {y}, {z})"
     if found.is_whole:
+        every = (
+            f"thread % {found.threads}u, thread < {found.threads}u" if found.threads < threads else "thread"
+        )
         if count == 1:
-            return [f"    phase{number}({place}, thread);"]
+            return [f"    phase{number}({place}, {every});"]
         between = ["        if (at > 0u) GroupMemoryBarrierWithGroupSync();"] if found.shared else []
         return [
             f"    for (uint at = 0u; at < {constant('COUNT')}; ++at)",
             "    {",
             *between,
-            f"        phase{number}({place}, thread);",
+            f"        phase{number}({place}, {every});",
             "    }",
         ]
     every = str(found.threads)
@@ -228,29 +254,33 @@ def _calls(
     return [f"    for (uint one = thread; one < {total}; one += {threads}u) {{ {call} }}"]
 
 
-_Slot = tuple[str, int, Hashable]
+_Slot = tuple[str, Hashable, Hashable, int]
+_Argument = View | Buffer | int | Size
 
 
-def _pointers_of(launch: Dispatch) -> list[_Slot]:
-    """What tells the addresses that a launch is given from others: type, buffer, place in that."""
+def _slots_of(launch: Dispatch) -> list[_Slot]:
+    """What tells a launch's push constants from those of others: of equal ones one is enough."""
     found: list[_Slot] = []
-    for (type_, _), argument in zip(launch.kernel.text.fields, launch.arguments, strict=True):
+    for (type_, name), argument in zip(launch.kernel.text.fields, launch.arguments, strict=True):
+        key: tuple[str, Hashable, Hashable]
         if isinstance(argument, View):
-            found.append((type_, argument.buffer.serial, argument.byte_offset))
+            key = type_, argument.buffer.serial, argument.byte_offset
         elif isinstance(argument, Buffer):
-            found.append((type_, argument.serial, None))
+            key = type_, argument.serial, None
+        else:
+            key = type_, name, argument.terms if isinstance(argument, Size) else argument
+        found.append((*key, sum(other[:-1] == key for other in found)))
     return found
 
 
-def _slots(launches: Iterable[Dispatch]) -> tuple[dict[_Slot, View | Buffer], list[int | Size]]:
-    """The push constants of several launches: addresses, each once, and words."""
-    pointers: dict[_Slot, View | Buffer] = {}
-    words: list[int | Size] = []
+def _slots(launches: Iterable[Dispatch]) -> dict[_Slot, _Argument]:
+    """The push constants of several launches: addresses, then words."""
+    found: dict[_Slot, _Argument] = {}
     for launch in launches:
-        keys = iter(_pointers_of(launch))
-        for argument in launch.arguments:
-            if isinstance(argument, View | Buffer):
-                pointers.setdefault(next(keys), argument)
-            else:
-                words.append(argument)
-    return pointers, words
+        for key, argument in zip(_slots_of(launch), launch.arguments, strict=True):
+            found.setdefault(key, argument)
+    return dict(sorted(found.items(), key=lambda entry: isinstance(entry[1], int | Size)))
+
+
+def _bytes_of(slots: Iterable[_Slot]) -> int:
+    return sum(8 if type_.endswith("*") else 4 for type_, *_ in slots)

@@ -19,7 +19,7 @@ def donations(program: VulkanProgram) -> frozenset[tuple[str, str]]:
     """
     reads: dict[Buffer, list[tuple[int, Dispatch, int]]] = defaultdict(list)
     writes: dict[Buffer, list[tuple[int, Dispatch, View]]] = defaultdict(list)
-    for number, level in enumerate(program.single_levels):
+    for number, level in enumerate(program.separate_levels):
         for dispatch in level:
             for at, view in enumerate(dispatch.reads):
                 reads[view.buffer].append((number, dispatch, at))

@@ -39,8 +39,15 @@ class VulkanProgram:
 
     @property
     def single_levels(self) -> list[list[Dispatch]]:
-        """The levels with a launch for each tensor, and for each phase a level."""
-        levels = [phase for level in self.levels for phase in level[0].phases or (level,)]
+        """The levels with a launch for each tensor."""
+        return [[each for launch in level for each in launch.members or (launch,)] for level in self.levels]
+
+    @property
+    def separate_levels(self) -> list[list[Dispatch]]:
+        """The levels as they would be with a launch for each tensor, and without phases."""
+        levels = [
+            phase for level in self.levels for launch in level[:1] for phase in launch.phases or (level,)
+        ]
         return [[each for launch in level for each in launch.members or (launch,)] for level in levels]
 
     @property

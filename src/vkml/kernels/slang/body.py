@@ -83,10 +83,16 @@ class Known:
 
 
 class Body:
-    """Instructions of one function. Where no block is open, nothing is added: it would never run."""
+    """Instructions of one function. Where no block is open, nothing is added: it would never run.
 
-    def __init__(self, module: Module) -> None:
+    Args:
+        module: that it is of.
+        writes: says whether an invocation writes to memory that others see; None: each does.
+    """
+
+    def __init__(self, module: Module, writes: Place | None = None) -> None:
         self.module = module
+        self._writes = writes
         self._code: list[int] = []
         self._variables: list[int] = []
         self._stored: dict[int, Known] = {}
@@ -112,6 +118,11 @@ class Body:
             words += (3 << 16 | op.FUNCTION_PARAMETER, parameter_type, parameter)
         # The first block's label, then variables, then the rest.
         return [*words, *self._code[:2], *self._variables, *self._code[2:], 1 << 16 | op.FUNCTION_END]
+
+    @property
+    def has_twins(self) -> bool:
+        """Whether some invocations go the way of others, and write nothing."""
+        return self._writes is not None
 
     # --- blocks
 
@@ -276,7 +287,16 @@ class Body:
         if isinstance(place.type, Record) and place.alignment:
             raise Unsupported("a struct stored in device memory")
         number = self.number(value)
-        self.act(op.STORE, self.pointer(place), number, *self._memory_operands(place))
+        store = op.STORE, self.pointer(place), number, *self._memory_operands(place)
+        if self._writes is not None and self.block and _is_seen(place):
+            inside, merge = self.module.new(), self.module.new()
+            self.select_branch(self.load(self._writes), inside, merge, merge)
+            self.open(inside)
+            self.act(*store)
+            self.branch(merge)
+            self.open(merge)
+            return
+        self.act(*store)
         if place.storage != op.FUNCTION_STORAGE:
             return
         path = _known(place)
@@ -287,7 +307,7 @@ class Body:
 
     def _memory_operands(self, place: Place) -> tuple[int, ...]:
         """What an access says of itself, but for which variable it is of."""
-        is_seen = self.module.shares_memory and place.storage in (op.DEVICE_MEMORY, op.WORKGROUP)
+        is_seen = self.module.shares_memory and _is_seen(place)
         flags = (op.ALIGNED if place.alignment else 0) | (op.NON_PRIVATE if is_seen else 0)
         return (flags, place.alignment) if place.alignment else (flags,) if flags else ()
 
@@ -316,6 +336,11 @@ def derived(made: Value, *sources: Value) -> Value:
             return made
     made.is_stored = True
     return made
+
+
+def _is_seen(place: Place) -> bool:
+    """Whether other invocations see a place."""
+    return place.storage in (op.DEVICE_MEMORY, op.WORKGROUP)
 
 
 def _known(place: Place) -> tuple[int, ...] | None:

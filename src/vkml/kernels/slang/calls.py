@@ -24,7 +24,7 @@ def call(emitter: Emitter, expression: syntax.Call) -> Value | None:
         return _method(emitter, expression)
     known = emitter.compilation.program.functions.get(expression.name)
     if known is None:
-        phase = emitter.compilation.phase(expression.name)
+        phase = emitter.compilation.phase(expression.name, len(expression.arguments) > 2)
         if phase is None:
             return intrinsics.call(emitter, expression)
         values = [

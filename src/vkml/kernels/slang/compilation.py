@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -62,7 +61,11 @@ class Compilation:
         self._assigned: dict[int, frozenset[str]] = {}
         self._shared: Counter[Type] = Counter()
         """Shared variables so far."""
+        self._function: Instance | None = None
+        """What a phase has become."""
         self._push: Place | None = None
+        self._is_writing: Place | None = None
+        """Of a phase that has twins: whether an invocation writes to memory."""
         outside = Emitter(self, Body(self.module))
         for number, declared in program.specialization:
             assert declared.type is not None
@@ -135,24 +138,37 @@ class Compilation:
         emitter.assigned = self.assigned(self._main)
         return emitter
 
-    def phase(self, name: str) -> Instance | None:
-        """A phase as a function of a workgroup's place in its grid, and a thread's number in that."""
-        found = self._phases.get(name)
-        return None if found is None else found._as_function
+    def phase(self, name: str, has_twins: bool) -> Instance | None:
+        """A phase as a function of a workgroup's place in its grid, and of a thread's number in that.
 
-    @functools.cached_property
-    def _as_function(self) -> Instance:
-        module, body = self.module, Body(self.module)
+        Args:
+            name: by which it is called.
+            has_twins: whether it is told, too, whether the thread writes. One that does not goes the way of
+                another, which has its number, and is at each barrier with all of them.
+        """
+        found = self._phases.get(name)
+        return None if found is None else found._as_function(has_twins)
+
+    def _as_function(self, has_twins: bool) -> Instance:
+        if self._function is not None:
+            return self._function
+        module = self.module
+        if has_twins:
+            self._is_writing = Place(op.PRIVATE, module.variable(op.PRIVATE, types.BOOL), types.BOOL)
+        body = Body(module, self._is_writing)
         emitter = self._begun(body)
-        kinds = (_SEMANTICS["SV_GroupID"][1], types.UINT)
-        group, thread = (Value(type_, module.new()) for type_ in kinds)
+        kinds = (_SEMANTICS["SV_GroupID"][1], types.UINT, *([types.BOOL] if has_twins else []))
+        group, thread, *told = given = [Value(type_, module.new()) for type_ in kinds]
+        for writes in told:
+            assert self._is_writing is not None
+            body.store(self._is_writing, writes)
         for parameter in self._main.parameters:
-            given = place_in_grid(body, _known_semantic(parameter), group, thread, self.workgroup)
-            emitter.bind(parameter.name, given)
+            place = place_in_grid(body, _known_semantic(parameter), group, thread, self.workgroup)
+            emitter.bind(parameter.name, place)
         emitter.run(self._main.body)
         body.leave()
-        made = Instance(module.new(), types.VOID, kinds)
-        parameters = [(module.type(value.type), value.number) for value in (group, thread)]
+        self._function = made = Instance(module.new(), types.VOID, kinds)
+        parameters = [(module.type(value.type), value.number) for value in given]
         type_number = module.function_type(types.VOID, [number for number, _ in parameters])
         module.function(body.words(types.VOID, made.number, type_number, parameters))
         return made
@@ -268,7 +284,7 @@ class Compilation:
         found = self._instances.get(key)
         if found is not None:
             return found
-        body = Body(self.module)
+        body = Body(self.module, self._is_writing)
         inside = Emitter(self, body)
         inside.generics, inside.assigned = generics, self.assigned(function)
         inside.result = inside.type(function.result)

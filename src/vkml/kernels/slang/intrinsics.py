@@ -238,6 +238,8 @@ def _atomic(emitter: Emitter, expression: syntax.Call) -> None:
     value = convert(body, emitter.value(expression.arguments[1]), element)
     if element.bits == 64:
         raise Unsupported("an atomic operation of 64 bits")
+    if body.has_twins:
+        raise Unsupported("an atomic operation where not all invocations write")
     scope, semantics = module.constant(UINT, op.SCOPE_DEVICE), module.constant(UINT, 0)
     numbers = body.pointer(place), scope, semantics, body.number(value)
     before = body.emit(codes[element.kind == "u"], element, *numbers)
