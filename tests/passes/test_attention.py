@@ -409,6 +409,24 @@ def test_what_the_back_end_refuses_stays_as_it_is() -> None:
     assert [node.op for node in candidate.members] == ["MatMul", "Softmax", "MatMul"]
 
 
+def chained(count: int) -> Graph:
+    """Products of normalised rows: each but the ends is the last of one attention and the first of another."""
+    sketch = Sketch("chained")
+    x = sketch.input("x", (20, 16))
+    for number in range(count):
+        x = sketch.node("Softmax", sketch.node("MatMul", x, sketch.constant(normal(number, 16, 16))))
+    return sketch.finish(x)
+
+
+def test_a_product_is_of_one_attention_alone() -> None:
+    graph = remove_dead(simplify(specialise(prepare(chained(5)), {"x": (20, 16)})))
+    merged = fuse_attention(graph, everything)
+    assert [node.op for node in merged.nodes].count("Attention") == 2
+    x = normal(9, 20, 16)
+    for mine, exact in zip(evaluate(merged, {"x": x}), evaluate(graph, {"x": x}), strict=True):
+        np.testing.assert_allclose(mine, exact, rtol=1e-5)
+
+
 def test_the_cpu_computes_it_as_ever() -> None:
     sketch = Heads()
     feed = dict(sketch.feed)

@@ -43,9 +43,13 @@ def fuse_attention(graph: Graph, accepted: Callable[[Sequence[Candidate]], Colle
     if not found:
         return graph
     names = accepted(found)
-    taken = [each for each in found if each.node.outputs[0] in names]
-    made = {id(each.members[-1]): each.node for each in taken}
-    dropped = {id(node) for each in taken for node in each.members}
+    made: dict[int, Node] = {}
+    dropped: set[int] = set()
+    for each in found:
+        # The last product of one may be the first of another, which then stays as it is.
+        if each.node.outputs[0] in names and dropped.isdisjoint(map(id, each.members)):
+            made[id(each.members[-1])] = each.node
+            dropped.update(map(id, each.members))
     nodes = [made.get(id(node), node) for node in graph.nodes if id(node) in made or id(node) not in dropped]
     return replace(graph, nodes=tuple(nodes))
 
