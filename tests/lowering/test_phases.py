@@ -214,6 +214,15 @@ def test_a_run_has_an_end() -> None:
     assert sizes(merged_levels(levels, GPU)) == [16, 5]
 
 
+def test_a_kernel_does_not_get_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    levels = chain(*[small() for _ in range(6)])
+    [size] = {len(level[0].kernel.source) for level in levels}
+    monkeypatch.setattr(phases, "MOST_SOURCE", 2 * size)
+    assert sizes(merged_levels(levels, GPU)) == [2, 2, 2]
+    monkeypatch.setattr(phases, "MOST_SOURCE", 2 * size - 1)
+    assert sizes(merged_levels(levels, GPU)) == [1] * 6
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_random_programs_keep_every_dependency(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(phases, "forced", 30)

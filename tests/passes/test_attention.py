@@ -410,7 +410,7 @@ def test_what_the_back_end_refuses_stays_as_it_is() -> None:
 
 
 def chained(count: int) -> Graph:
-    """Products of normalised rows: each but the ends is the last of one attention and the first of another."""
+    """Products of normalised rows: each is the last of one attention and the first of another."""
     sketch = Sketch("chained")
     x = sketch.input("x", (20, 16))
     for number in range(count):

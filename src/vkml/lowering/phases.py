@@ -20,8 +20,10 @@ STEP_MICROSECONDS = 0.45
 """and of a phase that does, in one workgroup."""
 TURN_MICROSECONDS = 0.6
 """Of a workgroup's worth of an elementwise launch behind another: loads, and stores. An estimate."""
-_MOST_LEVELS = 16
-"""In one dispatch: drivers take longer for larger kernels."""
+MOST_LEVELS = 16
+MOST_SOURCE = 32768
+"""Levels in one dispatch, and characters of their launches' sources, of which a product of a few rows has
+9,000 and an Add 600: drivers would have compiled single kernels at the same time."""
 
 
 def merged_levels(levels: list[list[Dispatch]], target: Target) -> list[list[Dispatch]]:
@@ -66,7 +68,9 @@ def merged_levels(levels: list[list[Dispatch]], target: Target) -> list[list[Dis
 def _longer(run: Phases, level: Sequence[Dispatch], target: Target) -> Phases | None:
     """A run of levels with one more, where a kernel can be all of them and saves time."""
     found = run.with_level(level)
-    if found is None or len(found.levels) > _MOST_LEVELS:
+    if found is None or len(found.levels) > MOST_LEVELS:
+        return None
+    if sum(len(launch.kernel.source) for each in found.levels for launch in each) > MOST_SOURCE:
         return None
     if found.push_bytes > target.push_bytes or found.shared_bytes > target.shared_bytes:
         return None
