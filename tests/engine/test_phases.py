@@ -125,7 +125,7 @@ def test_barriers_are_spared(vulkan_device_name: str) -> None:
         with vkml.InferenceSession(source, devices=vulkan_device_name) as session:
             barriers.append(session.report().barriers)
     assert barriers[0] >= 12
-    assert barriers[1] <= 2
+    assert barriers[1] <= barriers[0] // 3
 
 
 @pytest.mark.parametrize("seed", range(7))

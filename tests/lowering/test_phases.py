@@ -140,6 +140,17 @@ def test_shared_memory_ends_a_run_but_for_what_kernels_share() -> None:
     assert sizes(merged_levels(chain(*unlike), replace(GPU, shared_bytes=49136))) == [2, 1]
 
 
+def test_structs_share_no_memory() -> None:
+    """Of two kernels with the same text, too."""
+    both = [small(body=WAITS) for _ in range(2)]
+    for at, each in enumerate(both):
+        text = each.kernel.text
+        parts = ("struct Pair { float a; float b; };\ngroupshared Pair room[2048];", *text.parts)
+        both[at] = replace(each, kernel=replace(each.kernel, text=replace(text, parts=parts)))
+    assert sizes(merged_levels(chain(*both), replace(GPU, shared_bytes=32768))) == [2]
+    assert sizes(merged_levels(chain(*both), replace(GPU, shared_bytes=32767))) == [1, 1]
+
+
 def test_threads_that_go_together_decide_how_many_there_are() -> None:
     products = [small(threads=count, body=WAITS, shared=4) for count in (64, 64, 128)]
     [[found]] = merged_levels(chain(*products), GPU)

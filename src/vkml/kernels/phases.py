@@ -32,6 +32,9 @@ _TOGETHER = ("Barrier", "groupshared", "Wave", "CoopMat")
 _POINTER = re.compile(rf"(?:vector<)?(?:{'|'.join(sorted(set(STORAGE.values())))})(?:, \d+>)?\*")
 """Pointers that are the same type in all sources."""
 
+_Slot = tuple[str, Hashable, Hashable, int]
+_Argument = View | Buffer | int | Size
+
 
 @dataclass(frozen=True)
 class Workgroup:
@@ -44,7 +47,7 @@ class Workgroup:
     """Whether further threads may do the same and write nothing."""
     asks_subgroup: bool
     shared: tuple[tuple[object, int], ...]
-    """Types and bytes of its shared variables."""
+    """Types and bytes of its shared variables; None for types that no other kernel has."""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -78,13 +81,15 @@ class Phases:
     shared: Counter[object] = field(default_factory=Counter)
     """How many variables of which type it shares."""
     shared_bytes: int = 0
-    push_bytes: int = 0
+    slots: dict[_Slot, _Argument] = field(default_factory=dict)
+    """The push constants of all launches."""
     subgroup_size: int | None = None
 
     def with_level(self, level: Sequence[Dispatch]) -> Phases | None:
         """These and a level more; None where one kernel cannot be both."""
         size, shared = self.subgroup_size, self.shared.copy()
         bytes_: dict[object, int] = {}
+        added = 0
         for launch in level:
             found = workgroup_of(launch.kernel.text)
             if found is None or launch.table is not None or any(type(n) is not int for n in launch.groups):
@@ -94,15 +99,21 @@ class Phases:
                     return None
                 size = launch.kernel.subgroup_size
             # Launches that follow one another in a kernel share their shared memory.
-            shared |= Counter(type_ for type_, _ in found.shared)
+            shared |= Counter(type_ for type_, _ in found.shared if type_ is not None)
             bytes_.update(found.shared)
-        added = sum(count * bytes_[type_] for type_, count in (shared - self.shared).items())
+            added += sum(count for type_, count in found.shared if type_ is None)
+        added += sum(count * bytes_[type_] for type_, count in (shared - self.shared).items())
         levels = (*self.levels, tuple(level))
         threads = _threads(launch for each in levels for launch in each)
         if threads is None:
             return None
-        slots = _slots(launch for each in levels for launch in each)
-        return Phases(levels, threads, shared, self.shared_bytes + added, _bytes_of(slots), size)
+        return Phases(
+            levels, threads, shared, self.shared_bytes + added, {**self.slots, **_slots(level)}, size
+        )
+
+    @property
+    def push_bytes(self) -> int:
+        return sum(8 if type_.endswith("*") else 4 for type_, *_ in self.slots)
 
     @property
     def workgroup(self) -> int:
@@ -146,7 +157,8 @@ def is_whole(launch: Dispatch) -> bool:
 def merged(phases: Phases) -> Dispatch:
     """One dispatch in the place of levels."""
     launches = [launch for level in phases.levels for launch in level]
-    slots = _slots(launches)
+    # Addresses come first.
+    slots = dict(sorted(phases.slots.items(), key=lambda entry: isinstance(entry[1], int | Size)))
     places = {key: number for number, key in enumerate(slots)}
     unnamed = [(type_, f"slot{number}") for number, (type_, *_) in enumerate(slots)]
     constants: list[tuple[str, int]] = []
@@ -254,10 +266,6 @@ def _calls(
     return [f"    for (uint one = thread; one < {total}; one += {threads}u) {{ {call} }}"]
 
 
-_Slot = tuple[str, Hashable, Hashable, int]
-_Argument = View | Buffer | int | Size
-
-
 def _slots_of(launch: Dispatch) -> list[_Slot]:
     """What tells a launch's push constants from those of others: of equal ones one is enough."""
     found: list[_Slot] = []
@@ -274,13 +282,9 @@ def _slots_of(launch: Dispatch) -> list[_Slot]:
 
 
 def _slots(launches: Iterable[Dispatch]) -> dict[_Slot, _Argument]:
-    """The push constants of several launches: addresses, then words."""
+    """The push constants of several launches."""
     found: dict[_Slot, _Argument] = {}
     for launch in launches:
         for key, argument in zip(_slots_of(launch), launch.arguments, strict=True):
             found.setdefault(key, argument)
-    return dict(sorted(found.items(), key=lambda entry: isinstance(entry[1], int | Size)))
-
-
-def _bytes_of(slots: Iterable[_Slot]) -> int:
-    return sum(8 if type_.endswith("*") else 4 for type_, *_ in slots)
+    return found

@@ -76,8 +76,9 @@ def _longer(run: Phases, level: Sequence[Dispatch], target: Target) -> Phases | 
         return None
     if found.workgroup > target.max_invocations:
         return None
-    # The number of threads may be another than it was without this level.
-    return found if all(_is_worthwhile(each, found.workgroup) for each in found.levels) else None
+    # With another number of threads others may take more turns.
+    asked = found.levels if found.workgroup != run.workgroup else found.levels[-1:]
+    return found if all(_is_worthwhile(each, found.workgroup) for each in asked) else None
 
 
 def _is_small(level: Sequence[Dispatch]) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from vkml.kernels.slang.compilation import Compilation
 from vkml.kernels.slang.errors import Unsupported
 from vkml.kernels.slang.parser import parse
-from vkml.kernels.slang.phases import bytes_of
+from vkml.kernels.slang.phases import bytes_of, has_records
 from vkml.kernels.slang.tokens import tokens_of
 
 PHASE = "\n#phase\n"
@@ -30,11 +30,16 @@ def compile_kernel(source: str) -> bytes:
 def workgroup_of(source: str) -> tuple[tuple[int, int, int], list[tuple[object, int]]]:
     """The size of a kernel's workgroups, and the type and bytes of each variable that one shares.
 
+    The type is None where it has structs, which are those of one source: phases have none of these in common.
+
     Raises:
         Unsupported: something in the source is not known here.
     """
     compilation = Compilation(parse(tokens_of(source)))
-    return compilation.workgroup, [(type_, bytes_of(type_)) for type_ in compilation.shared_types]
+    shared: list[tuple[object, int]] = [
+        (None if has_records(type_) else type_, bytes_of(type_)) for type_ in compilation.shared_types
+    ]
+    return compilation.workgroup, shared
 
 
 __all__ = ["PHASE", "Unsupported", "compile_kernel", "workgroup_of"]

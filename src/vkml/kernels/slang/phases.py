@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 from vkml.kernels.slang import types
 from vkml.kernels.slang.arithmetic import binary
 from vkml.kernels.slang.body import Body, Value
@@ -44,9 +42,13 @@ def _step(body: Body, operation: str, value: Value, number: int) -> Value:
     return binary(body, operation, value, Value(UINT, 0, number))
 
 
-@functools.cache
 def bytes_of(type_: types.Type) -> int:
     """What a variable takes of a workgroup's memory."""
     if isinstance(type_, types.Array):
         return type_.count * bytes_of(type_.element)
     return types.size_of(type_)
+
+
+def has_records(type_: types.Type) -> bool:
+    """Whether a type is one of structs."""
+    return has_records(type_.element) if isinstance(type_, types.Array) else isinstance(type_, types.Record)
