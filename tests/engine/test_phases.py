@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -181,9 +182,10 @@ def test_trips_of_a_loop_are_the_same_bit_for_bit(vulkan_device_name: str) -> No
         check_same(both(looping(more, "after_1"), vulkan_device_name, feeds, guard_bytes=0))
 
 
-def test_a_profile_names_the_nodes_of_all_phases(vulkan_device_name: str) -> None:
+def test_a_profile_names_the_nodes_of_all_phases(vulkan_device_name: str, tmp_path: Path) -> None:
     options = vkml.SessionOptions()
     options.enable_profiling = True
+    options.profile_file_prefix = str(tmp_path / "trace")
     phases.forced = TURNS
     graph = softmaxes()
     with vkml.InferenceSession(save_graph(graph), options, devices=vulkan_device_name) as session:

@@ -123,21 +123,28 @@ class Phases:
 
 def _threads(launches: Iterable[Dispatch]) -> int | None:
     """The threads of a workgroup for all launches; 0: any number, None: there is none."""
-    whole = [
-        (launch, found)
-        for launch in launches
-        if (found := workgroup_of(launch.kernel.text)) and found.is_whole
-    ]
+    whole, widest = [], 0
+    for launch in launches:
+        found = workgroup_of(launch.kernel.text)
+        assert found is not None
+        if found.is_whole:
+            whole.append((launch, found))
+        else:
+            widest = max(widest, math.prod(launch.groups) * found.threads)
     most = max((found.threads for _, found in whole), default=0)
-    for launch, found in whole:
-        if found.threads == most:
-            continue
-        lanes = launch.kernel.subgroup_size
-        # A subgroup of its own threads and of twins would add these up, too.
-        is_even = not found.asks_subgroup or (lanes is not None and found.threads % lanes == 0)
-        if most > MOST_THREADS or not found.may_have_twins or not is_even:
-            return None
-    return most
+    if most < min(widest, MOST_THREADS) and all(_may_have_twins(*each) for each in whole):
+        return MOST_THREADS  # elementwise launches take fewer turns
+    fewer = [each for each in whole if each[1].threads < most]
+    is_possible = most <= MOST_THREADS and all(_may_have_twins(*each) for each in fewer)
+    return most if is_possible or not fewer else None
+
+
+def _may_have_twins(launch: Dispatch, found: Workgroup) -> bool:
+    """Whether further threads of a workgroup may do the same as a launch's and write nothing."""
+    lanes = launch.kernel.subgroup_size
+    # A subgroup of its own threads and of twins would add these up, too.
+    is_even = not found.asks_subgroup or (lanes is not None and found.threads % lanes == 0)
+    return found.may_have_twins and is_even
 
 
 def turns(launch: Dispatch, threads: int) -> int:
