@@ -428,6 +428,23 @@ CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize("is_named", [False, True])
+def test_arrays_of_any_device_are_exchanged_without_a_copy(is_named: bool, device_name: str) -> None:
+    x = xp.asarray([1.0, 2.0], device=device_name)
+    shared = xp.from_dlpack(x, copy=False, **({"device": x.device} if is_named else {}))
+    assert shared.device == x.device
+    x[0] = 5
+    assert shared.tolist() == [5, 2]
+    assert xp.from_dlpack(x, copy=True).tolist() == [5, 2]
+
+
+def test_exchange_with_another_device_is_a_copy(device_name: str) -> None:
+    x = xp.asarray([1.0, 2.0], device=device_name)
+    for other in {"cpu", device_name} - {str(x.device)}:
+        with pytest.raises(ValueError, match="copy=False"):
+            xp.from_dlpack(x, device=other, copy=False)
+
+
 @pytest.mark.parametrize("keepdims", [False, True])
 @pytest.mark.parametrize("ord", [2, 1, 0, 3, -1, np.inf, -np.inf])
 def test_norms_along_no_axis(ord: float, keepdims: bool) -> None:

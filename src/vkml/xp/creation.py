@@ -239,6 +239,8 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
     Raises:
         ValueError: `copy` is False, and the device another.
     """
+    if copy is False and isinstance(x, Tensor):  # by way of the host it would be copied
+        return asarray(x, device=device, copy=False)
     if copy is False:
         if device not in (None, "cpu"):
             raise ValueError(f"elements are copied to {device}, and copy=False")
