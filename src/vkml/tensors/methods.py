@@ -48,7 +48,7 @@ class Operations:
     cov, cross, cummax, cummin, cumprod = op.cov, op.cross, op.cummax, op.cummin, op.cumprod
     deg2rad, diag, diag_embed, diagflat = op.deg2rad, op.diag, op.diag_embed, op.diagflat
     diagonal, diff, dist, dot, dsplit, equal = op.diagonal, op.diff, op.dist, op.dot, op.dsplit, op.equal
-    digamma, i0, lgamma = op.digamma, op.i0, op.lgamma
+    digamma, i0, istft, lgamma, stft = op.digamma, op.i0, op.istft, op.lgamma, op.stft
     erfc, erfinv, exp2, fix, flip, fliplr = op.erfc, op.erfinv, op.exp2, op.fix, op.flip, op.fliplr
     flipud, float_power, fmax, fmin, frac = op.flipud, op.float_power, op.fmax, op.fmin, op.frac
     gcd, ger, greater, greater_equal, heaviside = op.gcd, op.ger, op.greater, op.greater_equal, op.heaviside

@@ -58,6 +58,7 @@ from vkml.tensors.picking import (
 )
 from vkml.tensors.picking import where_or_places as where
 from vkml.tensors.bessel import i0
+from vkml.tensors.short_time import istft, stft
 from vkml.tensors.error_functions import erfc
 from vkml.tensors.gamma import digamma, lgamma, polygamma
 from vkml.tensors.matrices import (
@@ -110,7 +111,7 @@ __all__ = [  # noqa: RUF022
     "gcd", "ge", "ger", "greater", "greater_equal", "gt", "heaviside", "histc", "hsplit", "hstack", "hypot",
     "i0", "imag", "index_add", "index_copy", "index_fill", "index_put", "index_select", "inner", "inverse",
     "is_complex", "is_floating_point", "is_nonzero", "isclose", "isfinite", "isin", "isinf", "isnan",
-    "isneginf", "isposinf", "isreal", "kron", "kthvalue", "lcm", "ldexp", "le", "lerp", "less",
+    "isneginf", "isposinf", "isreal", "istft", "kron", "kthvalue", "lcm", "ldexp", "le", "lerp", "less",
     "less_equal", "lgamma", "linear", "log", "log10", "log1p", "log2", "log_softmax", "logaddexp",
     "logaddexp2", "logcumsumexp", "logdet", "logical_and", "logical_not", "logical_or", "logical_xor",
     "logit", "logsumexp", "lt", "masked_fill", "masked_scatter", "masked_select", "matmul", "matrix_exp",
@@ -123,7 +124,7 @@ __all__ = [  # noqa: RUF022
     "resolve_conj", "roll", "rot90", "round", "row_stack", "rsqrt", "rsub", "scatter", "scatter_add",
     "scatter_reduce", "searchsorted", "select", "select_scatter", "sgn", "sigmoid", "sign", "signbit",
     "sin", "sinc", "sinh", "slice_scatter", "slogdet", "softmax", "sort", "split", "split_with_sizes",
-    "sqrt", "square", "squeeze", "stack", "std", "std_mean", "sub", "subtract", "sum", "swapaxes",
+    "sqrt", "square", "squeeze", "stack", "std", "std_mean", "stft", "sub", "subtract", "sum", "swapaxes",
     "swapdims", "t", "take", "take_along_dim", "tan", "tanh", "tensor_split", "tensordot", "tile", "topk",
     "trace", "transpose", "trapezoid", "trapz", "tril", "tril_indices", "triu", "triu_indices",
     "true_divide", "trunc", "unbind", "unflatten", "unfold", "unique", "unique_consecutive",
