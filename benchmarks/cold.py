@@ -36,7 +36,7 @@ wanted, also within other stages."""
 _WRAPPED = {
     "device": ("vkml.engine.devices", "open_device"),
     "fold": ("vkml.engine.prepare", "prepare"),
-    "plan": ("vkml.engine.plan", "make_plan"),
+    "plan": ("vkml.engine.planning", "make_plan"),
     "kernels": ("vkml.engine.compilation", "compile_kernels"),
     "upload": ("vkml.engine.weights", "WeightStore.add"),
     "record": ("vkml.engine.recorded", "RecordedProgram.bind"),

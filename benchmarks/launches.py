@@ -17,7 +17,7 @@ from unittest import mock
 import vkml
 from benchmarks.training import CASES, vkml_step
 from vkml.cli.output import console, show_table, table
-from vkml.engine import plan
+from vkml.engine import planning
 from vkml.kernels.spec import Dispatch
 from vkml.kernels.views import Buffer
 from vkml.lowering import vulkan
@@ -56,7 +56,7 @@ def program_of(case: str, device: str, processors: int) -> VulkanProgram:
         return program
 
     [(x, y), *_] = CASES[case].batches()
-    with mock.patch.object(plan, "lower", lowered):
+    with mock.patch.object(planning, "lower", lowered):
         try:
             vkml_step(case, device, is_captured=True)(x, y)
         except _Lowered as found:

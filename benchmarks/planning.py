@@ -46,12 +46,12 @@ PHASES = (
 )
 """Of planning, in order."""
 _FUNCTIONS = {
-    "specialise": ("vkml.engine.plan.specialise", "vkml.engine.plan.settled"),
-    "simplify": ("vkml.engine.plan.simplify", "vkml.engine.plan.remove_dead"),
-    "refusals": ("vkml.engine.plan.place",),
-    "fuse": ("vkml.engine.plan.fuse",),
-    "cut": ("vkml.engine.plan.cut",),
-    "lower": ("vkml.engine.plan.lower", "vkml.engine.plan.compile_cpu"),
+    "specialise": ("vkml.engine.planning.specialise", "vkml.engine.planning.settled"),
+    "simplify": ("vkml.engine.planning.simplify", "vkml.engine.planning.remove_dead"),
+    "refusals": ("vkml.engine.planning.place",),
+    "fuse": ("vkml.engine.planning.fuse",),
+    "cut": ("vkml.engine.planning.cut",),
+    "lower": ("vkml.engine.planning.lower", "vkml.engine.planning.compile_cpu"),
     "code": (
         "vkml.engine.recorded.compile_kernels",
         "vkml.engine.compilation.compile_kernel",

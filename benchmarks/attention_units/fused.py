@@ -45,7 +45,7 @@ def fusing(is_on: bool) -> Iterator[None]:
     if is_on:
         yield
         return
-    with mock.patch("vkml.engine.plan.fuse_attention", lambda graph, accepted: graph):
+    with mock.patch("vkml.engine.planning.fuse_attention", lambda graph, accepted: graph):
         yield
 
 

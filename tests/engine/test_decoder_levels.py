@@ -13,7 +13,7 @@ import vkml
 from benchmarks.generation import BLOCKS, EACH, HEADS
 from benchmarks.models import gpt_with_past
 from tests.kernels.test_decode_attention import BYTES, has
-from vkml.engine import plan
+from vkml.engine import planning
 from vkml.lowering import vulkan
 from vkml.lowering.plan import VulkanProgram
 from vkml.onnx import save_graph
@@ -41,7 +41,7 @@ def test_a_layer_takes_five_levels_and_one_more_for_a_long_past(
 
     model = save_graph(gpt_with_past())
     with (
-        mock.patch.object(plan, "lower", of_a_gpu),
+        mock.patch.object(planning, "lower", of_a_gpu),
         vkml.InferenceSession(model, devices=vulkan_device_name, precision="highest") as session,
     ):
         for length in (past, past + 1):

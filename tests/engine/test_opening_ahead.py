@@ -13,7 +13,7 @@ import pytest
 
 import vkml
 from vkml.engine import devices as device_registry
-from vkml.engine import plan
+from vkml.engine import planning
 from vkml.errors import DeviceError
 from vkml.ir import Graph, Node, TensorType, Value, dtypes
 from vkml.onnx import save_graph
@@ -81,9 +81,9 @@ def test_the_device_opens_while_nodes_are_lowered(
         is_lowered.set()
         return lowering(*arguments, **more)
 
-    lowering = plan.lower
+    lowering = planning.lower
     monkeypatch.setattr("vkml.vulkan.device.Device.__init__", open_late)
-    monkeypatch.setattr(plan, "lower", lower)
+    monkeypatch.setattr(planning, "lower", lower)
     session = vkml.InferenceSession(model, devices=vulkan_device_name)
     assert session.run(None, {"x": np.float32([-1, 2, -3, 4])})[0].tolist() == [0, 2, 0, 4]
 

@@ -13,7 +13,7 @@ import pytest
 import vkml
 from vkml import vulkan
 from vkml.engine import devices as device_registry
-from vkml.engine import plan
+from vkml.engine import planning
 from vkml.engine.cpu_bound import CpuBound
 from vkml.kernels import attention, attention_gradients
 from vkml.kernels.attention_variants import Variant
@@ -41,7 +41,7 @@ def test_tensors_attend_in_one_kernel(forced: str, dtype: Any) -> None:
     arrays = [np.random.default_rng(at).standard_normal((1, 2, 24, 16)).astype(dtype) for at in range(3)]
     found: dict[str, list[Array]] = {}
     plans: list[Any] = []
-    make = plan._make_plan
+    make = planning._make_plan
 
     def noted(*arguments: Any) -> Any:
         plans.append(make(*arguments))
@@ -49,7 +49,7 @@ def test_tensors_attend_in_one_kernel(forced: str, dtype: Any) -> None:
 
     for device in (forced, "cpu"):
         given = [vkml.tensor(x, device=device, requires_grad=True) for x in arrays]
-        with patch.object(plan, "_make_plan", noted):
+        with patch.object(planning, "_make_plan", noted):
             made = functional.scaled_dot_product_attention(given[0], given[1], given[2], is_causal=True)
             (made * made).sum().backward()
             grads = [x.grad for x in given]
@@ -67,13 +67,13 @@ def test_nothing_is_kept_for_gradients_that_nobody_wants(forced: str) -> None:
     """The kernel then has an epilogue, which one of two results has not."""
     given = [vkml.tensor(np.ones((1, 2, 24, 16), np.float32), device=forced) for _ in range(3)]
     plans: list[Any] = []
-    make = plan._make_plan
+    make = planning._make_plan
 
     def noted(*arguments: Any) -> Any:
         plans.append(make(*arguments))
         return plans[-1]
 
-    with patch.object(plan, "_make_plan", noted):
+    with patch.object(planning, "_make_plan", noted):
         (functional.scaled_dot_product_attention(*given) * 0.7 + given[0]).numpy()
     [made] = plans
     [fused] = made.graph.nodes

@@ -11,7 +11,7 @@ import pytest
 import vkml
 from tests.autograd.checking import check, device_called, host, placed
 from vkml import nn, tracing
-from vkml.engine import plan
+from vkml.engine import planning
 from vkml.kernels import reduce
 from vkml.lowering import vulkan
 from vkml.lowering.kept import forget_lowerings
@@ -148,7 +148,7 @@ def test_launches_of_a_step(vulkan_device_name: str) -> None:
         programs.append(vulkan.lower(*given))
         return programs[-1]
 
-    with patch.object(plan, "lower", lower):
+    with patch.object(planning, "lower", lower):
         x.requires_grad_()
         F.relu(layer(x)).backward(y)
         assert x.grad is not None

@@ -11,7 +11,7 @@ import pytest
 import vkml
 from tests.robustness.models import model, node, product, unary, value
 from tests.robustness.processes import output_of
-from vkml.engine import plan as planning
+from vkml.engine import planning
 from vkml.vulkan import live_objects
 
 X = np.ones((2, 4), np.float32)

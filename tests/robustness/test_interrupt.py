@@ -100,7 +100,7 @@ EVERYWHERE = """
         assert gc.isenabled()
 
     names = ["forks", "process_settings", "cpu/blas", "cpu/pool", "cpu/native/replay", "lowering/native"]
-    names += ["lowering/native_step"]
+    names += ["lowering/native_step", "engine/planning"]
     names += ["kernels/compiling", "engine/session", "engine/plan_cache", "engine/runner", "engine/plan"]
     names += ["engine/programs", "engine/turns", "engine/weights", "engine/compilation", "engine/cpu_bound"]
     files = [f"vkml/{{name}}.py" for name in (*names, "engine/feed", "engine/collector")]

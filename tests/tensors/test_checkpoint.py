@@ -10,7 +10,7 @@ import pytest
 
 import vkml
 from vkml import nn
-from vkml.engine import plan
+from vkml.engine import planning
 from vkml.errors import NotDifferentiable
 from vkml.utils.checkpoint import checkpoint, checkpoint_sequential
 
@@ -103,13 +103,13 @@ def test_nothing_to_differentiate() -> None:
 def arena(run: Any, device: str) -> int:
     """Bytes of the arenas of the greatest plan that runs."""
     plans: list[Any] = []
-    make = plan._make_plan
+    make = planning._make_plan
 
     def noted(*arguments: Any) -> Any:
         plans.append(make(*arguments))
         return plans[-1]
 
-    with patch.object(plan, "_make_plan", noted):
+    with patch.object(planning, "_make_plan", noted):
         run()
     return max(sum(program.arena_bytes for program in each.programs) for each in plans)
 

@@ -18,7 +18,8 @@ from vkml.engine.device_array import dtype_of, on_host
 from vkml.engine.model_errors import explained
 from vkml.engine.options import SessionOptions
 from vkml.engine.placement import Placement
-from vkml.engine.plan import Plan, make_plan
+from vkml.engine.plan import Plan
+from vkml.engine.planning import make_plan
 from vkml.engine.turns import Turn
 from vkml.errors import Fail, ModelError
 from vkml.forks import renew_in_child

@@ -230,7 +230,7 @@ class InferenceSession(SessionInterface):
             return
         found = [node for segment in self._runner.all_segments() for node in segment.sized_by_data]
         if found:
-            from vkml.engine.plan import strict_error
+            from vkml.engine.planning import strict_error
 
             raise strict_error([(node.label, "the sizes of its results depend on data") for node in found])
 
