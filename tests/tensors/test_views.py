@@ -68,3 +68,19 @@ def test_a_copy_may_be_changed_before_backward(device_name: str) -> None:
     y.reshape(4).mul_(2)
     with pytest.raises(vkml.ChangedInPlace):
         y.sum().backward()
+
+
+@pytest.mark.parametrize("axes", [(0, 1), (1, 0), (0, 2), (2, 1), (1, 2)])
+@pytest.mark.parametrize("offset", [-3, -1, 0, 1, 4])
+def test_what_is_written_to_a_diagonal(axes: tuple[int, int], offset: int) -> None:
+    elements = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    mine, theirs = vkml.tensor(elements), torch.tensor(elements)
+    for base in (mine, theirs):
+        base.diagonal(offset, *axes).mul_(-1)
+        base.diagonal(offset, *axes)[:1] += 100
+    np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
+    shown, expected = mine.diagonal(offset, *axes), theirs.diagonal(offset, *axes)
+    np.testing.assert_array_equal(shown.numpy(), expected.numpy())
+    if expected.numel():
+        strides = zip(shown.shape, shown.stride(), expected.stride(), strict=True)
+        assert all(size == 1 or stride == other for size, stride, other in strides)

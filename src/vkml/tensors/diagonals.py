@@ -13,6 +13,7 @@ from vkml.tensors.operands import BOOL, INT64, axis_of, value_as, wrap
 from vkml.tensors.promotion import result_type
 from vkml.tensors.reductions import sum
 from vkml.tensors.shapes import cat, permute, reshape, unsqueeze
+from vkml.tensors.views import Diagonal
 from vkml.tracing import apply, constant, value_of
 
 if TYPE_CHECKING:
@@ -38,10 +39,8 @@ def diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor
     rows, columns = x.shape[first], x.shape[second]
     start = offset if offset >= 0 else -offset * columns
     length = min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns)
-    flat = reshape(permute(x, *rest, first, second), *(x.shape[axis] for axis in rest), rows * columns)
-    if length <= 0:
-        return flat[..., 0:0]
-    return flat[..., start : start + (length - 1) * (columns + 1) + 1 : columns + 1]
+    matrices = permute(x, *rest, first, second)
+    return matrices._shown(Diagonal(start, length) if length > 0 else Diagonal(0, 0))
 
 
 def diag_embed(x: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:

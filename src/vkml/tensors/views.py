@@ -191,6 +191,37 @@ class Sliced:
         return tuple([slice(*one) for one in self.ranges])
 
 
+@dataclass(frozen=True)
+class Diagonal:
+    """Elements of the last two axes along a diagonal.
+
+    Attributes:
+        start: the place of the first in the rows laid end to end.
+        length: how many there are.
+    """
+
+    start: int
+    length: int
+
+    def read(self, base: Traced) -> Traced:
+        rows, part = self._parts(base.dims)
+        return part.read(rows.read(base))
+
+    def write(self, base: Traced, part: Traced) -> Traced:
+        rows, cut = self._parts(base.dims)
+        return rows.write(base, cut.write(rows.read(base), part))
+
+    def strides(self, dims: Dims, strides: Dims) -> Dims:
+        return (*strides[:-2], strides[-2] + strides[-1])
+
+    def _parts(self, dims: Dims) -> tuple[Reshaped, Sliced]:
+        """The rows end to end, and the range of these that the diagonal is."""
+        *rest, rows, columns = dims
+        stop = self.start + (self.length - 1) * (columns + 1) + 1 if self.length else self.start
+        ranges = [(0, size, 1) for size in rest]
+        return Reshaped((*rest, rows * columns)), Sliced((*ranges, (self.start, stop, columns + 1)))
+
+
 def _at_hand(value: Traced) -> Array | None:
     """The elements of a value of which a part needs no operator.
 
