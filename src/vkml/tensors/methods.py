@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from vkml.ir import DType, dtypes
 from vkml.ir.size import is_deciding
 from vkml.tensors import operations as op
+from vkml.tensors.history import AccumulateGrad, GradientNode, gradient_node
 from vkml.tensors.views import contiguous_strides
 from vkml.tracing.value import next_serial
 
@@ -241,6 +242,11 @@ class Operations:
         """How many elements it has."""
         found: int = self.numel()
         return found
+
+    @property
+    def grad_fn(self: Any) -> GradientNode | AccumulateGrad | None:
+        """The operation that it was made by, where gradients flow through that; None of leaves."""
+        return None if self.is_leaf else gradient_node(self.value)
 
     def is_inference(self: Any) -> bool:
         """Whether it was made in `inference_mode`."""
