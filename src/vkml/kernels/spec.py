@@ -79,6 +79,8 @@ class KernelSpec:
     reads the elements that it writes, and no others, before it writes them."""
     form: Hashable | None = None
     """Equal for elementwise kernels that do the same to each element: `kernels.horizontal` may join them."""
+    is_dependent: bool = False
+    """Whether its workgroups may wait for launches before theirs: see `kernels.dependent_launch`."""
 
     @lazy
     def source(self) -> str:
@@ -89,7 +91,7 @@ class KernelSpec:
     def name(self) -> Hashable:
         """Equal for kernels of which devices make the same pipeline."""
         source = hashlib.sha256(self.source.encode()).digest()
-        return source, self.constants, self.push_bytes, self.subgroup_size
+        return source, self.constants, self.push_bytes, self.subgroup_size, self.is_dependent
 
 
 @described
