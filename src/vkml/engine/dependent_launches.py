@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING
 
 from vkml.dataclasses import dataclass
 from vkml.engine.launches import Launches
-from vkml.kernels.dependent_launch import LINE_BYTES, MOST_LINES, NEEDS, Dependency, dependent
+from vkml.kernels.dependent_launch import (
+    LINE_BYTES,
+    MOST_LINES,
+    NEEDS,
+    Dependency,
+    dependent,
+    is_offered,
+)
 from vkml.kernels.spec import KernelSpec
 from vkml.lowering.plan import VulkanProgram
 
 if TYPE_CHECKING:
     from vkml.vulkan import Device, Memory
-
-offered = False
-"""Whether levels follow each other without barriers where they are not `forced` to: not before it has been
-timed on a GPU."""
-forced = False
-"""For tests and measurements: also on software drivers."""
 
 MOST_WAITING = 300
 """Workgroups that may wait behind a level that runs: they are placed already, and poll. More are behind a
@@ -93,10 +94,8 @@ class DependentLaunches:
 
     def _is_possible(self, program: VulkanProgram) -> bool:
         info = self._device.info
-        if not (forced or (offered and not info.is_software)):
-            return False
-        has_all = all(getattr(info.capabilities, need) for need in NEEDS)
-        return has_all and LEAST_LEVELS <= len(program.levels) < MOST_LINES
+        found = frozenset(need for need in NEEDS if getattr(info.capabilities, need))
+        return is_offered(found, info.is_software) and LEAST_LEVELS <= len(program.levels) < MOST_LINES
 
     def _find_kernels(self, program: VulkanProgram) -> None:
         room = self._device.info.limits.push_constant_bytes

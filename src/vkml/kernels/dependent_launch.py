@@ -24,7 +24,7 @@ NonPrivatePointer, and barriers of workgroups make available and visible.
 from __future__ import annotations
 
 import array
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -35,6 +35,10 @@ from vkml.kernels.spec import KernelSpec
 from vkml.vulkan.spirv import instructions, text_of, words_of
 
 NEEDS = frozenset({"vulkan_memory_model", "vulkan_memory_model_device_scope"})
+offered = False
+"""Whether launches wait by themselves without being `forced` to: it has not been timed on a GPU yet."""
+forced = False
+"""For tests and measurements: also on software drivers."""
 DEPENDENCY_BYTES = 16
 """Behind a kernel's own push constants, from a multiple of 8 on: the address of the counters, how many
 workgroups to wait for (0: for none), and the line of the own counter with, in the upper half, that of the one
@@ -74,6 +78,16 @@ class Dependency(NamedTuple):
 
 
 NONE = Dependency(0, 0, 0)
+
+
+def is_offered(capabilities: Collection[str], is_software: bool) -> bool:
+    """Whether launches on a device wait by themselves.
+
+    Args:
+        capabilities: names of those that the device has.
+        is_software: whether it is none.
+    """
+    return NEEDS.issubset(capabilities) and (forced or (offered and not is_software))
 
 
 def dependent(kernel: KernelSpec) -> KernelSpec:

@@ -22,6 +22,7 @@ from vkml.kernels import (
     conv,
     conv_transpose,
     decode_attention,
+    dependent_launch,
     gather,
     gemm,
     half_product,
@@ -64,12 +65,12 @@ from vkml.lowering.trials import Trials
 def _forced() -> Hashable:
     """What tests and tuning runs force, by which the same nodes become other launches."""
     templates = (
-        attention, attention_gradients, bfloat16_units, byte_units, decode_attention, gemm, half_product,
-        half_weights, matrix_units, recurrent, sliced,
+        attention, attention_gradients, bfloat16_units, byte_units, decode_attention, dependent_launch, gemm,
+        half_product, half_weights, matrix_units, recurrent, sliced,
     )  # fmt: skip
     others = (
         matrix_units.finds_own_scales, half_product.offered, half_weights.offered, split_product.forced,
-        row_prologue.everywhere,
+        row_prologue.everywhere, dependent_launch.offered,
     )  # fmt: skip
     return *others, *(template.forced for template in templates)
 
