@@ -26,13 +26,16 @@ from __future__ import annotations
 import array
 from collections.abc import Collection, Iterator
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from vkml.errors import CompileError
 from vkml.kernels.slang import opcodes as op
 from vkml.kernels.slang.module import WAIT_FUNCTION
 from vkml.kernels.spec import KernelSpec
 from vkml.vulkan.spirv import instructions, text_of, words_of
+
+if TYPE_CHECKING:
+    from vkml.lowering.target import Target
 
 NEEDS = frozenset({"vulkan_memory_model", "vulkan_memory_model_device_scope"})
 offered = False
@@ -88,6 +91,20 @@ def is_offered(capabilities: Collection[str], is_software: bool) -> bool:
         is_software: whether it is none.
     """
     return NEEDS.issubset(capabilities) and (forced or (offered and not is_software))
+
+
+def weights_first(target: Target, are_constant: bool = True) -> str:
+    """The constant WEIGHTS_FIRST of a kernel: whether it fetches the first weights and waits then.
+
+    `wait_for_producers` is called by all invocations of a workgroup, and by all workgroups that read what
+    launches before have made, the first one among them.
+
+    Args:
+        target: the device.
+        are_constant: whether no launch makes the weights.
+    """
+    is_first = are_constant and is_offered(target.capabilities, target.processors == 1)
+    return f"static const bool WEIGHTS_FIRST = {'true' if is_first else 'false'};"
 
 
 def dependent(kernel: KernelSpec) -> KernelSpec:

@@ -10,11 +10,11 @@ from vkml.ir import TensorType
 from vkml.ir.lowering import CannotLower
 from vkml.ir.size import Size, typical
 from vkml.ir.wording import counted
-from vkml.kernels import dependent_launch
 from vkml.kernels.candidates import Candidate
+from vkml.kernels.dependent_launch import weights_first
 from vkml.kernels.gemm import Product, add_partials, aligned, load_vector
 from vkml.kernels.pointwise import emit_store
-from vkml.kernels.views import BufferKind, View
+from vkml.kernels.views import View
 from vkml.kernels.writer import compute_type, load_expression, multiply_add, template
 
 if TYPE_CHECKING:
@@ -115,10 +115,7 @@ def _emit(
     )
     text += [f"static const int {name} = {value};" for name, value in numbers]
     text.append(f"static const bool B_ALONG_N = {'true' if along_n else 'false'};")
-    is_ahead = b.buffer.kind is BufferKind.CONSTANT and dependent_launch.is_offered(
-        build.target.capabilities, build.target.processors == 1
-    )
-    text.append(f"static const bool AHEAD = {'true' if is_ahead else 'false'};")
+    text.append(weights_first(build.target, b.buffer.is_constant))
     right = writer.read(b, width=width)
     if along_n:
         at_b = writer.offset(("batch", "k"), (b.strides[0] // width, b.strides[1] // width))

@@ -12,6 +12,7 @@ from vkml.ir import TensorType, dtypes
 from vkml.ir.size import Size, is_multiple, typical
 from vkml.ir.wording import counted
 from vkml.kernels.epilogue import Epilogue
+from vkml.kernels.dependent_launch import weights_first
 from vkml.kernels.gemm import LAUNCH, Product, add_partials, estimate_ordinary
 from vkml.kernels.packed_weights import (
     COLUMN_PADDING,
@@ -261,7 +262,7 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
     if exponents is not None:
         pointers["ROW_EXPONENTS"] = writer.read(exponents)
     writer.constant(a.strides[1], "A_STRIDE")
-    define(writer, fragment, choice, (product.m, product.n, product.k), pointers)
+    define(writer, build.target, fragment, choice, (product.m, product.n, product.k), pointers)
     writer.text(
         "\n".join(
             [
@@ -329,6 +330,7 @@ def emit_product(
 
 def define(
     writer: KernelWriter,
+    target: Target,
     fragment: Fragment,
     choice: Choice,
     sizes: tuple[int, int, int],
@@ -338,7 +340,8 @@ def define(
 
     Args:
         writer: of the kernel.
-        fragment: of the device.
+        target: the device.
+        fragment: of it.
         choice: tile and ranges of K.
         sizes: m, n and k.
         pointers: by name.
@@ -362,6 +365,7 @@ def define(
     }
     lines = [f"static const int {name} = {value};" for name, value in numbers.items()]
     lines.append(f"typealias Element = {fragment.slang_element};")
+    lines.append(weights_first(target))
     lines += [f"#define {name} {pointer}" for name, pointer in pointers.items()]
     lines.append(f"#define N_BLOCKS ((N + {COLUMN_PADDING - 1}) / {COLUMN_PADDING} * {COLUMN_PADDING // 8})")
     writer.text("\n".join(lines))
