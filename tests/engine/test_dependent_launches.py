@@ -20,17 +20,16 @@ import vkml
 from benchmarks.feeds import feed_of
 from tests.benchmarks.test_small_models import SMALL
 from vkml import nn
-from vkml.engine import compilation, dependent_launches
+from vkml.engine import dependent_launches
+from vkml.engine import recorded as recorded_program
 from vkml.engine.dependent_launches import LEAST_LEVELS, chains
 from vkml.engine.programs import VulkanBound
 from vkml.engine.sketch import Sketch
 from vkml.ir import Graph
 from vkml.kernels import dependent_launch
 from vkml.kernels.dependent_launch import DEPENDENCY_BYTES, Dependency
-from vkml.kernels.slang import opcodes as op
 from vkml.onnx import save_graph
 from vkml.vulkan import CommandRecorder
-from vkml.vulkan.spirv import instructions, words_of
 
 Array = np.ndarray[Any, Any]
 
@@ -364,15 +363,14 @@ def test_products_of_a_row_fetch_their_matrix_before_they_wait(
         value = sketch.node("Tanh", value)
     data = save_graph(sketch.finish(value))
     feeds = [{"x": generator.standard_normal((1, 300), np.float32)} for _ in range(3)]
-    modules: list[list[int]] = []
-    rewrite = compilation.with_dependencies
+    sources: list[str] = []
+    compile_kernels = recorded_program.compile_kernels
 
-    def note(module: bytes, push_bytes: int) -> bytes:
-        made = rewrite(module, push_bytes)
-        modules.append([each.opcode for each in instructions(words_of(module))])
-        return made
+    def note(device: Any, kernels: Any, *more: Any) -> Any:
+        sources.extend(kernel.source for kernel in kernels if kernel.is_dependent)
+        return compile_kernels(device, kernels, *more)
 
-    monkeypatch.setattr(compilation, "with_dependencies", note)
+    monkeypatch.setattr(recorded_program, "compile_kernels", note)
 
     def run() -> list[Array]:
         with vkml.InferenceSession(data, devices=vulkan_device_name) as session:
@@ -381,7 +379,7 @@ def test_products_of_a_row_fetch_their_matrix_before_they_wait(
     with_barriers, waiting = both(run, monkeypatch)
     sure(recorded, 3)
     # They say themselves where to wait.
-    assert sum(op.NAME in opcodes for opcodes in modules) >= 2
+    assert sum("WEIGHTS_FIRST = true" in source for source in sources) >= 2
     for before, after in zip(with_barriers, waiting, strict=True):
         np.testing.assert_array_equal(before, after)
 
@@ -482,7 +480,7 @@ def in_vain(vulkan_device_name: str) -> Iterator[str]:
         import numpy as np
         import vkml
         from tests.engine.test_dependent_launches import random_graph
-        from vkml.engine import compilation, dependent_launches
+        from vkml.engine import dependent_launches
         from vkml.kernels import dependent_launch
         logging.basicConfig(format="LOG %(message)s")
         dependent_launch.forced = True

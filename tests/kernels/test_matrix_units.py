@@ -6,14 +6,15 @@ import gc
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 import vkml
-from vkml.engine import compilation, fragment_check
 from vkml.engine import devices as device_registry
+from vkml.engine import fragment_check, recorded
 from vkml.engine import weights as weight_store
 from vkml.engine.sketch import Sketch
 from vkml.engine.weights import WeightStore
@@ -431,17 +432,18 @@ def test_weights_are_fetched_before_a_wait(
         value = sketch.node("Tanh", sketch.node("MatMul", value, sketch.constant(normal(seed, k, n))))
     model, x = save_graph(sketch.finish(value)), {"x": normal(9, 24, 96)}
     monkeypatch.setattr(matrix_units, "forced", Choice(tile, splits, 1.0))
-    found, modules = [], []
-    rewrite = compilation.with_dependencies
+    found = []
+    sources: list[str] = []
+    compile_kernels = recorded.compile_kernels
 
-    def note(module: bytes, push_bytes: int) -> bytes:
-        modules.append(module)
-        return rewrite(module, push_bytes)
+    def note(device: Any, kernels: Any, *more: Any) -> Any:
+        sources.extend(kernel.source for kernel in kernels if kernel.is_dependent)
+        return compile_kernels(device, kernels, *more)
 
-    monkeypatch.setattr(compilation, "with_dependencies", note)
+    monkeypatch.setattr(recorded, "compile_kernels", note)
     for is_forced in (False, True):
         monkeypatch.setattr(dependent_launch, "forced", is_forced)
         found.append(run(model, device, x, x, x))
     for before, after in zip(*found, strict=True):
         np.testing.assert_array_equal(before, after)
-    assert sum(b"wait_for_producers" in module for module in modules) >= 3
+    assert sum("WEIGHTS_FIRST = true" in source for source in sources) >= 3

@@ -12,7 +12,6 @@ from vkml.cpu.processor import usable_cores
 from vkml.engine.in_threads import in_threads
 from vkml.errors import DeviceError
 from vkml.kernels.compiling import compile_kernel, compiler_processes
-from vkml.kernels.dependent_launch import DEPENDENCY_BYTES, with_dependencies
 from vkml.kernels.spec import KernelSpec
 
 if TYPE_CHECKING:
@@ -54,8 +53,6 @@ def compile_kernels(
 
         def make(kernel: KernelSpec) -> tuple[Hashable, Pipeline]:
             kernel, module = next_module(kernel)
-            if kernel.is_dependent:
-                module = with_dependencies(module, kernel.push_bytes - DEPENDENCY_BYTES)
             pipeline = device.pipeline(
                 module,
                 constants=[value & 0xFFFFFFFF for value in kernel.constants],

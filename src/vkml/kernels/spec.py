@@ -91,7 +91,7 @@ class KernelSpec:
     def name(self) -> Hashable:
         """Equal for kernels of which devices make the same pipeline."""
         source = hashlib.sha256(self.source.encode()).digest()
-        return source, self.constants, self.push_bytes, self.subgroup_size, self.is_dependent
+        return source, self.constants, self.push_bytes, self.subgroup_size
 
 
 @described
