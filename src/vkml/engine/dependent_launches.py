@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from vkml.dataclasses import dataclass
 from vkml.engine.launches import Launches
 from vkml.kernels.dependent_launch import (
+    FIRST_LINE,
     LINE_BYTES,
     MOST_LINES,
+    MOST_WORKGROUPS,
     NEEDS,
     Dependency,
     dependent,
@@ -25,8 +27,8 @@ if TYPE_CHECKING:
 MOST_WAITING = 300
 """Workgroups that may wait behind a level that runs: they are placed already, and poll. More are behind a
 barrier."""
-LEAST_LEVELS = 3
-"""Of a chain, so that who resets a counter is never one that counts with it: see `dependent_launch`."""
+LEAST_LEVELS = 2
+"""Of a chain."""
 
 
 def chains(workgroups: Sequence[int], most_waiting: int) -> Iterator[range]:
@@ -82,7 +84,7 @@ class DependentLaunches:
     def __init__(self, program: VulkanProgram, device: Device, memory_limit: float | None) -> None:
         self._device = device
         self._memory_limit = memory_limit
-        self._bytes = (len(program.levels) + 1) * LINE_BYTES
+        self._bytes = (FIRST_LINE + len(program.levels)) * LINE_BYTES
         self._known: tuple[Sequence[int], Order] | None = None
         """Numbers of workgroups, and the order with these."""
         self.kernels: dict[int, KernelSpec] = {}
@@ -95,7 +97,8 @@ class DependentLaunches:
     def _is_possible(self, program: VulkanProgram) -> bool:
         info = self._device.info
         found = frozenset(need for need in NEEDS if getattr(info.capabilities, need))
-        return is_offered(found, info.is_software) and LEAST_LEVELS <= len(program.levels) < MOST_LINES
+        has_lines = LEAST_LEVELS <= len(program.levels) <= MOST_LINES - FIRST_LINE
+        return is_offered(found, info.is_software) and has_lines
 
     def _find_kernels(self, program: VulkanProgram) -> None:
         room = self._device.info.limits.push_constant_bytes
@@ -125,10 +128,7 @@ class DependentLaunches:
         return counters
 
     def order(self, launches: Launches, grids: Sequence[int]) -> Order:
-        """Who waits for whom, with these numbers of workgroups, three for each launch.
-
-        A counter's line is the one behind its level's number: in the first of all none counts.
-        """
+        """Who waits for whom, with these numbers of workgroups, three for each launch."""
         if self._known is None or self._known[0] != grids:
             self._known = grids, _order(launches, grids)
         return self._known[1]
@@ -140,13 +140,13 @@ def _order(launches: Launches, grids: Sequence[int]) -> Order:
         grid = grids[3 * first : 3 * (first + len(places))]
         first += len(places)
         count = sum(x * y * z for x, y, z in zip(grid[::3], grid[1::3], grid[2::3], strict=True))
-        workgroups.append(0 if None in places else count)
+        workgroups.append(0 if None in places or count > MOST_WORKGROUPS else count)
     joined: list[int] = []
     found: list[tuple[int, int, int]] = []
     for levels in chains(workgroups, MOST_WAITING):
         joined += levels[1:]
         for number, level in enumerate(levels):
             awaited = workgroups[level - 1] if number else 0
-            lines = level + 1 | (levels[number - 2] + 1) << 16
+            lines = FIRST_LINE + level | (workgroups[level] << 16 if level == levels[-1] else 0)
             found += [(at, awaited, lines) for at in launches.dependencies[level] if at is not None]
     return Order(frozenset(joined), tuple(found))

@@ -11,9 +11,10 @@ Devices place workgroups of one queue in the order of their launches, so what is
 room; where one does not, waiting is bounded (`POLLS`), and the host is told.
 
 Counters lie in lines of `LINE_BYTES`, so that levels are polled at different places. Neither the host nor a
-command resets them: a level sets that of the level two before it to 0, which nobody looks at any more once it
-has begun, and the first two levels of a chain set those of its last two, as the run before left them. So each
-chain has three levels or more, and begins behind a barrier.
+command resets them, and a chain of levels leaves them all 0, for workgroups of its last levels may look at
+them before the first ones have ended: a level, which has waited for all of the one before, resets the counter
+of the level before that; and in the last level, for which nobody waits, the workgroup that ends last resets
+its own one and the one before. Chains begin behind barriers.
 """
 
 from __future__ import annotations
@@ -34,14 +35,15 @@ forced = False
 """For tests and measurements: also on software drivers."""
 DEPENDENCY_BYTES = 16
 """Behind a kernel's own push constants, from a multiple of 8 on: the address of the counters, how many
-workgroups to wait for (0: for none), and the line of the own counter with, in the upper half, that of the one
-to reset; 0: the launch takes no part."""
+workgroups to wait for (0: for none), and `Dependency.lines`."""
 MARK = "\n#dependent "
 """Stands at the end of a dependent kernel's source, before the offset of the `Dependency` and `POLLS`."""
 LINE_BYTES = 64
 MOST_LINES = 1 << 16
-GAVE_UP = 0x80000000
-"""Is in a counter when a workgroup has waited in vain: all that wait go on then, for the run has failed."""
+MOST_WORKGROUPS = (1 << 16) - 1
+"""Of a level that takes part."""
+FIRST_LINE = 2
+"""In which a level counts: each resets the counter two lines before its own."""
 POLLS = 1 << 20
 """After which a workgroup waits no longer: of the order of a second, for a load that misses all caches of the
 processor takes 0.6 to 0.8 µs on an H200."""
@@ -51,11 +53,12 @@ class Dependency(NamedTuple):
     """What a launch is told behind its own push constants."""
 
     counters: int
-    """Their address. The first line holds where to say that a workgroup has waited in vain."""
+    """Their address. The first line holds whether a workgroup has waited in vain, and where to say so."""
     awaited: int
     """Workgroups of the level before, whose counter is in the line before its own; 0: it waits for none."""
     lines: int
-    """Of its own counter and, shifted by 16, of the one that it resets; 0: it takes no part."""
+    """That of its own counter and, shifted by 16, the number of workgroups of its level where no other one
+    waits for them, else 0; 0 in all: it takes no part."""
 
 
 NONE = Dependency(0, 0, 0)

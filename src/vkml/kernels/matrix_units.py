@@ -11,8 +11,8 @@ from vkml.dataclasses import dataclass
 from vkml.ir import TensorType, dtypes
 from vkml.ir.size import Size, is_multiple, typical
 from vkml.ir.wording import counted
-from vkml.kernels.epilogue import Epilogue
 from vkml.kernels.dependent_launch import weights_first
+from vkml.kernels.epilogue import Epilogue
 from vkml.kernels.gemm import LAUNCH, Product, add_partials, estimate_ordinary
 from vkml.kernels.packed_weights import (
     COLUMN_PADDING,

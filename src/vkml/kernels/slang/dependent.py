@@ -14,12 +14,14 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from vkml.errors import CompileError
-from vkml.kernels.dependent_launch import GAVE_UP, LINE_BYTES, MOST_LINES
+from vkml.kernels.dependent_launch import LINE_BYTES, MOST_LINES
 from vkml.kernels.slang import opcodes as op
 from vkml.kernels.slang.module import WAIT_FUNCTION
 from vkml.vulkan.spirv import instructions, text_of, words_of
 
 _COMPLAINTS_AT, _COUNT_AT = 0, 8
+_LOOKS_EVERY = 1024
+"""Polls after which a workgroup looks whether another has waited in vain."""
 _ANY_MEMORY = op.DEVICE_SEMANTICS | op.WORKGROUP_SEMANTICS
 _ORDERED = op.ACQUIRE_RELEASE | _ANY_MEMORY | op.MADE_AVAILABLE | op.MADE_VISIBLE
 _ACQUIRED = op.ACQUIRE | op.DEVICE_SEMANTICS | op.MADE_VISIBLE
@@ -317,9 +319,9 @@ class _Rewriting:
         joined = self._if(self._is_first_thread())
         counters, lines = self._given(0), self._given(2)
         line = self._value(op.BITWISE_AND, self._uint, lines, self._number(MOST_LINES - 1))
-        own = self._counter(counters, line)
         before = self._counter(counters, self._value(op.I_SUB, self._uint, line, self._number(1)))
-        start, header, test, again, proceed, done = (self._new() for _ in range(6))
+        has_failed = self._counter(counters, self._number(0))
+        start, header, test, again, look, looked, proceed, done = (self._new() for _ in range(8))
         self._add(op.BRANCH, start)
         self._add(op.LABEL, start)
         self._add(op.BRANCH, header)
@@ -336,15 +338,23 @@ class _Rewriting:
         )
         self._add(op.LABEL, again)
         self._add(op.I_ADD, self._uint, following, polls, self._number(1))
-        self._add(op.BRANCH_CONDITIONAL, self._is(op.U_LESS, following, self._polls), proceed, done)
+        turn = self._value(op.BITWISE_AND, self._uint, following, self._number(_LOOKS_EVERY - 1))
+        is_turn = self._is(op.I_EQUAL, turn, 0)
+        self._add(op.SELECTION_MERGE, looked, 0)
+        self._add(op.BRANCH_CONDITIONAL, is_turn, look, looked)
+        self._add(op.LABEL, look)
+        found = self._value(op.ATOMIC_LOAD, self._uint, has_failed, device, relaxed)
+        self._add(op.BRANCH, looked)
+        self._add(op.LABEL, looked)
+        failure = self._value(op.PHI, self._uint, self._number(0), again, found, look)
+        is_within = self._is(op.U_LESS, following, self._polls)
+        goes_on = self._value(op.LOGICAL_AND, self._bool, is_within, self._is(op.I_EQUAL, failure, 0))
+        self._add(op.BRANCH_CONDITIONAL, goes_on, proceed, done)
         self._add(op.LABEL, proceed)
         self._add(op.BRANCH, header)
         self._add(op.LABEL, done)
-        is_early = self._value(op.U_LESS, self._bool, count, awaited)
-        has_failed = self._is(op.U_GREATER_EQUAL, count, GAVE_UP)
-        behind = self._if(self._value(op.LOGICAL_OR, self._bool, is_early, has_failed))
-        for counter in (before, own):
-            self._value(op.ATOMIC_OR, self._uint, counter, device, relaxed, self._number(GAVE_UP))
+        behind = self._if(self._value(op.U_LESS, self._bool, count, awaited))
+        self._add(op.ATOMIC_STORE, has_failed, device, relaxed, self._number(1))
         self._add_complaint(counters)
         self._close(behind)
         self._acquire()
@@ -361,11 +371,11 @@ class _Rewriting:
         told = self._value(op.LOAD, self._word, place, op.ALIGNED, 8)
         for word in range(2):
             at = self._value(op.PTR_ACCESS_CHAIN, self._word, told, self._number(word))
-            self._add(op.STORE, at, self._number(GAVE_UP), op.ALIGNED | op.NON_PRIVATE, 4)
+            self._add(op.STORE, at, self._number(1), op.ALIGNED | op.NON_PRIVATE, 4)
 
     def _add_signal(self, number: int) -> None:
         """A function that counts the workgroup, which has ended."""
-        device, relaxed = self._number(op.SCOPE_DEVICE), self._number(0)
+        device = self._number(op.SCOPE_DEVICE)
         self._begin(number)
         lines = self._given(2)
         behind_all = self._if(self._is(op.I_NOT_EQUAL, lines, 0))
@@ -375,16 +385,28 @@ class _Rewriting:
         group = self._value(op.LOAD, self._vector, self._group)
         x, y, z = (self._value(op.COMPOSITE_EXTRACT, self._uint, group, axis) for axis in range(3))
         place = self._value(op.BITWISE_OR, self._uint, self._value(op.BITWISE_OR, self._uint, x, y), z)
-        behind = self._if(self._is(op.I_EQUAL, place, 0))
-        stale = self._value(op.SHIFT_RIGHT_LOGICAL, self._uint, lines, self._number(16))
-        self._add(op.ATOMIC_STORE, self._counter(counters, stale), device, relaxed, self._number(0))
-        self._close(behind)
         line = self._value(op.BITWISE_AND, self._uint, lines, self._number(MOST_LINES - 1))
+        behind = self._if(self._is(op.I_EQUAL, place, 0))
+        self._reset(counters, line, 2)
+        self._close(behind)
         own = self._counter(counters, line)
-        self._value(op.ATOMIC_I_ADD, self._uint, own, device, self._number(_RELEASED), self._number(1))
+        released, one = self._number(_RELEASED), self._number(1)
+        before = self._value(op.ATOMIC_I_ADD, self._uint, own, device, released, one)
+        all_of_level = self._value(op.SHIFT_RIGHT_LOGICAL, self._uint, lines, self._number(16))
+        count = self._value(op.I_ADD, self._uint, before, one)
+        behind = self._if(self._value(op.I_EQUAL, self._bool, count, all_of_level))
+        self._reset(counters, line, 0)
+        self._reset(counters, line, 1)
+        self._close(behind)
         self._close(behind_first)
         self._close(behind_all)
         self._end()
+
+    def _reset(self, counters: int, line: int, back: int) -> None:
+        """Sets the counter of a level before, or of the own one, to 0."""
+        counter = self._counter(counters, self._value(op.I_SUB, self._uint, line, self._number(back)))
+        zero = self._number(0)
+        self._add(op.ATOMIC_STORE, counter, self._number(op.SCOPE_DEVICE), zero, zero)
 
     def _add_entry(self, wait: int | None, signal: int) -> None:
         """An entry point that calls the kernel's own one.
