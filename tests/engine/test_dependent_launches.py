@@ -26,10 +26,14 @@ from vkml.engine.dependent_launches import LEAST_LEVELS, chains
 from vkml.engine.programs import VulkanBound
 from vkml.engine.sketch import Sketch
 from vkml.ir import Graph
-from vkml.kernels import dependent_launch
+from vkml.kernels import dependent_launch, slang
 from vkml.kernels.dependent_launch import DEPENDENCY_BYTES, Dependency
+from vkml.kernels.slang import PHASE
+from vkml.kernels.slang import opcodes as op
+from vkml.lowering import phases
 from vkml.onnx import save_graph
 from vkml.vulkan import CommandRecorder
+from vkml.vulkan.spirv import instructions, words_of
 
 Array = np.ndarray[Any, Any]
 
@@ -532,3 +536,42 @@ def test_many_orders_of_workgroups(levels: list[int], monkeypatch: pytest.Monkey
     assert not any(level.has_barrier for level in found[1:])
     for seed in range(300):
         replay(found, random.Random(seed))
+
+
+def test_phases_wait_before_the_first_one(
+    vulkan_device_name: str, monkeypatch: pytest.MonkeyPatch, recorded: list[list[Level]]
+) -> None:
+    """Also where a later one is a product that would fetch its matrix first, and wait then."""
+    monkeypatch.setattr(phases, "forced", 80)
+    sources: list[str] = []
+    compile_kernels = recorded_program.compile_kernels
+
+    def note(device: Any, kernels: Any, *more: Any) -> Any:
+        sources.extend(kernel.source for kernel in kernels if kernel.is_dependent)
+        return compile_kernels(device, kernels, *more)
+
+    monkeypatch.setattr(recorded_program, "compile_kernels", note)
+    sketch = Sketch("phases", 17)
+    generator = np.random.default_rng(2)
+    first = sketch.constant(generator.standard_normal((40, 300), np.float32) / 8)
+    value = sketch.node("MatMul", sketch.input("x", (4000, 40)), first)  # larger than a phase
+    value = sketch.node("ReduceMax", value, axes=[0])
+    for k, n in ((300, 260), (260, 300)):
+        weights = sketch.constant(generator.standard_normal((k, n), np.float32) / 16)
+        value = sketch.node("Softmax", sketch.node("MatMul", value, weights))
+    data = save_graph(sketch.finish(value))
+    x = generator.standard_normal((4000, 40), np.float32)
+
+    def run() -> list[Array]:
+        with vkml.InferenceSession(data, devices=vulkan_device_name) as session:
+            return [session.run(None, {"x": x})[0] for _ in range(3)]
+
+    with_barriers, waiting = both(run, monkeypatch)
+    sure(recorded, 1)
+    [merged] = [source for source in sources if PHASE in source and "WEIGHTS_FIRST = true" in source]
+    code = [each.opcode for each in instructions(words_of(slang.compile_kernel(merged)))]
+    # The entry point is the last function: it calls one that waits, the kernel's own and one that counts.
+    last = len(code) - code[::-1].index(op.FUNCTION)
+    assert code[last:].count(op.FUNCTION_CALL) == 3
+    for before, after in zip(with_barriers, waiting, strict=True):
+        np.testing.assert_array_equal(before, after)
