@@ -17,7 +17,6 @@ from dataclasses import field
 
 from vkml.dataclasses import dataclass
 from vkml.ir.size import Size
-from vkml.kernels import slang
 from vkml.kernels.spec import Dispatch, KernelSpec, KernelText
 from vkml.kernels.views import Buffer, View
 from vkml.kernels.writer import STORAGE
@@ -53,6 +52,8 @@ class Workgroup:
 @functools.lru_cache(maxsize=1024)
 def workgroup_of(text: KernelText) -> Workgroup | None:
     """What the workgroups of a text's kernels are like; None where it is no phase."""
+    from vkml.kernels import slang  # not for sessions on the CPU
+
     source = text.joined()
     if "CoopMat" in source or not all(_is_plain(type_) for type_, _ in text.fields):
         return None
@@ -196,6 +197,8 @@ def merged(phases: Phases) -> Dispatch:
             fields[places[key]] = field_
         programs.append(launch.kernel.text.joined(fields, len(values)))
         values += launch.kernel.constants
+    from vkml.kernels import slang
+
     text = KernelText(
         tuple(name for name, _ in constants), tuple(unnamed), (), (slang.PHASE.join(programs),), False
     )
