@@ -186,7 +186,7 @@ def test_few_nodes_that_nobody_waits_for_are_no_piece() -> None:
 
 def program(inputs: Sequence[str], outputs: Sequence[str]) -> VulkanBound:
     made = object.__new__(VulkanBound)
-    nothing = SimpleNamespace(single_levels=[], inputs={}, outputs={})
+    nothing = SimpleNamespace(separate_levels=[], inputs={}, outputs={})
     made.__dict__.update(inputs=tuple(inputs), outputs=tuple(outputs), program=nothing)
     made.close = lambda: None  # type: ignore[method-assign]
     return made

@@ -21,7 +21,7 @@ from benchmarks.verify import TOLERANCE
 from tests.benchmarks.test_small_models import SMALL
 from tests.engine.device_models import DEVICE_MODELS
 from tests.engine.test_device_assignments import plans_of
-from vkml.engine import placement, plan
+from vkml.engine import placement, planning
 from vkml.ir import Graph
 from vkml.onnx import save_graph
 
@@ -77,7 +77,9 @@ def planned(path: str) -> Graph:
     """The graph as placement sees it."""
     seen: list[Graph] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan, "place", lambda graph, *rest: seen.append(graph) or placement.place(graph, *rest))
+        patch.setattr(
+            planning, "place", lambda graph, *rest: seen.append(graph) or placement.place(graph, *rest)
+        )
         with vkml.InferenceSession(path, devices="cpu") as session:
             session.report()
     return seen[-1]
