@@ -23,9 +23,8 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from vkml.kernels.spec import KernelSpec
-
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # processes that compile read this, where there are no packages but vkml
+    from vkml.kernels.spec import KernelSpec
     from vkml.lowering.target import Target
 
 NEEDS = frozenset({"vulkan_memory_model", "vulkan_memory_model_device_scope"})
