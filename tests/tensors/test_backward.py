@@ -46,6 +46,73 @@ def test_hooks_are_taken_away_again() -> None:
         w.sum().backward()
 
 
+def test_hooks_of_tensors_that_are_gone() -> None:
+    """A hook belongs to the history: forward() seldom keeps what it is registered on."""
+    seen = []
+
+    def forward(x: vkml.Tensor) -> vkml.Tensor:
+        for _ in range(3):
+            x = x * 2
+            x.register_hook(lambda grad: seen.append(grad.tolist()) or grad + 1)
+        return x + 1
+
+    w = vkml.ones(2, requires_grad=True)
+    forward(w).sum().backward()
+    assert w.grad is not None and w.grad.tolist() == [22, 22]
+    assert seen == [[1, 1], [4, 4], [10, 10]]
+
+
+@pytest.mark.parametrize("way", ["backward", "grad", "inputs"])
+def test_hooks_of_tensors_that_are_changed_in_place(way: str) -> None:
+    """Each is called once, with the gradient by the elements that the tensor had then."""
+    w = vkml.tensor([1.0, 2.0], requires_grad=True)
+    h = w * 2
+    first = h.register_hook(lambda grad: grad * 3)
+    shown = h[:1]
+    shown.register_hook(lambda grad: grad * 100)
+    h.add_(1)
+    h.register_hook(lambda grad: grad + 1)
+
+    def gradient() -> object:
+        (made,) = vkml.autograd.grad((h * h).sum(), [w], retain_graph=True)
+        if way == "grad":
+            return made.tolist()
+        w.grad = None
+        (h * h).sum().backward(retain_graph=True, inputs=[w] if way == "inputs" else None)
+        assert w.grad is not None
+        return w.grad.tolist()
+
+    assert gradient() == [42, 66]  # ((2 h + 1) * 3) * 2
+    first.remove()
+    assert gradient() == [14, 22]
+
+
+def test_hooks_of_leaves_stay_when_these_are_changed() -> None:
+    w = vkml.ones(2, requires_grad=True)
+    handle = w.register_hook(lambda grad: grad * 10)
+    before = w.sum()
+    with vkml.no_grad():
+        w.add_(1)
+    w.requires_grad_(False)
+    w.mul_(1).requires_grad_()
+    (before + (w * w).sum()).backward()
+    assert w.grad is not None and w.grad.tolist() == [50, 50]
+    handle.remove()
+    (w * w).sum().backward()
+    assert w.grad.tolist() == [54, 54]
+
+
+def test_a_kept_gradient_is_that_of_the_last_elements() -> None:
+    w = vkml.ones(2, requires_grad=True)
+    h = w * 2
+    h.retain_grad()
+    read = h + 1
+    h.mul_(3)
+    (h + read * 10).sum().backward()
+    assert h.grad is not None and h.grad.tolist() == [1, 1]
+    assert w.grad is not None and w.grad.tolist() == [26, 26]
+
+
 def test_hooks_behind_the_gradient() -> None:
     """An optimizer's step can be taken as soon as a gradient is there, which is then forgotten."""
     w, v = (vkml.ones(2, requires_grad=True) for _ in range(2))

@@ -12,6 +12,7 @@ from vkml.ir.gradients import converted, expanded
 from vkml.tensors import tensor as core
 from vkml.tensors.anomaly import check_gradients, check_values
 from vkml.tensors.capture import is_capturing
+from vkml.tensors.hooks import Hook
 from vkml.tracing import EMITTER, Traced, evaluate, gradients, number
 from vkml.tracing.derivations import derivatives
 from vkml.tracing.gradient import Checked, release, takers_of, tracked
@@ -72,10 +73,11 @@ def run_backward(
     named = None if inputs is None else [inputs] if isinstance(inputs, core.Tensor) else list(inputs)
     if named is not None and not named:
         raise RuntimeError("backward: inputs are empty; left out they are all leaves")
-    found = takers_of([value], applications) if named is None else [each.value for each in named]
+    takers = takers_of([value], applications)
+    found = takers if named is None else [each.value for each in named]
     with tracking(create_graph):
         cotangent = cotangent_of(tensor, gradient)
-        if create_graph or mode.finds_nan or any([_has_hooks(taker) for taker in found]):
+        if create_graph or mode.finds_nan or any([_hooks(taker) for taker in takers]):
             made = gradients([value], [cotangent], found, hooked, checked=gradient_check())
         else:
             made = derivatives(applications, [value], [cotangent], found)
@@ -99,20 +101,18 @@ def owner_of(value: Traced) -> Tensor | None:
     return None if value.owner is None else cast("Tensor | None", value.owner())
 
 
-def _has_hooks(value: Traced) -> bool:
-    owner = owner_of(value)
-    return owner is not None and bool(owner._hooks)
+def _hooks(value: Traced) -> list[Hook]:
+    return [] if value.hooks is None else list(value.hooks.table.values())
 
 
 def hooked(value: Traced, found: Traced) -> Traced:
-    """The gradient by a value as the hooks of its tensor leave it.
+    """The gradient by a value as its hooks leave it.
 
     Raises:
         TypeError: one returns something else than a tensor or None.
         RuntimeError: that has another shape or type than the gradient.
     """
-    owner = owner_of(value)
-    for hook in list(owner._hooks.values()) if owner is not None else ():
+    for hook in _hooks(value):
         changed = hook.act(core.Tensor(found))
         if changed is None:
             continue

@@ -19,17 +19,15 @@ from vkml.tracing.moves import name_of
 from vkml.tracing.value import Kind, mode, next_serial, tracking
 
 if TYPE_CHECKING:
-    from vkml.tensors.hooks import Hooks
     from vkml.tensors.tensor import Tensor
 
 
 class Holding:
     """What tensors and views hold; a view writes through to what it shows."""
 
-    __slots__ = ("_base", "_hooks", "_keeps_grad", "_seen", "_traced", "_version", "_view")
+    __slots__ = ("_base", "_keeps_grad", "_seen", "_traced", "_version", "_view")
 
     _base: Tensor | None
-    _hooks: Hooks
     _keeps_grad: bool
     _seen: int
     _traced: Traced
@@ -45,10 +43,11 @@ class Holding:
         """The traced value that it has now."""
         if self._base is not None and self._seen != self._root._version:
             assert self._view is not None
+            before = self._traced
             self._hold(self._view.read(self._base.value))
             self._share()
             self._seen = self._root._version
-            self._own()
+            self._own(before)
         latest = captures.latest
         if latest is not None and self._base is None and id(self) not in latest.made:
             made = self._traced.application
@@ -127,8 +126,10 @@ class Holding:
             value.is_inferred = False
         if before.is_leaf and value is not before:
             value.tracks = value.is_leaf = True
+        if before.hooks is not None and (before.is_leaf or not before.tracks):
+            value.hooks = before.hooks  # of a leaf, which may be frozen now
         self._hold(value)
-        self._own()
+        self._own(before)
         self._version += 1
 
     def _restore(self, value: Traced) -> None:
@@ -137,9 +138,16 @@ class Holding:
         if value.version is not None:
             value.version.changed_from = 0
 
-    def _own(self) -> None:
-        """Has gradients by its value come to it, where it wants them."""
-        if self._traced.is_leaf or self._keeps_grad or self._hooks:
+    def _own(self, before: Traced | None = None) -> None:
+        """Has gradients by its value come to it, where it wants them.
+
+        Args:
+            before: the value that it had; gradients by that one come to a leaf all the same.
+        """
+        if self._traced.is_leaf or self._keeps_grad:
+            owner = None if before is None or before.is_leaf else before.owner
+            if before is not None and owner is not None and owner() is self:
+                before.owner = None
             self._traced.owner = weakref.ref(self)
 
     @property

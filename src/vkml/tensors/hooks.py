@@ -32,6 +32,15 @@ Hooks = dict[int, Hook]
 """By the order in which they are called."""
 
 
+class GradientHooks:
+    """What is called with the gradient by a value; of a leaf, by each value that it is given."""
+
+    __slots__ = ("__weakref__", "table")
+
+    def __init__(self) -> None:
+        self.table: Hooks = {}
+
+
 class RemovableHandle:
     """Takes a hook away again; a context, at whose end it does."""
 

@@ -92,9 +92,10 @@ class Structure:
 
 
 def _leaf_structure(tensor: Tensor) -> tuple[Any, ...]:
-    hooks = tensor.__dict__.get("_accumulated", ())
+    behind = tensor.__dict__.get("_accumulated", ())
     value = tensor._traced
-    return value.tracks, value.type.key, value.device, tuple(tensor._hooks), tuple(hooks)
+    hooks = () if value.hooks is None else value.hooks.table
+    return value.tracks, value.type.key, value.device, tuple(hooks), tuple(behind)
 
 
 def _is_same(now: Sequence[Any], before: Sequence[Any]) -> bool:

@@ -20,7 +20,7 @@ from vkml.tensors.capture import captures, is_capturing
 from vkml.tensors.device import device as DeviceName
 from vkml.tensors.device import device_named
 from vkml.tensors.holding import Holding, placed_at
-from vkml.tensors.hooks import Hook, Hooks, RemovableHandle
+from vkml.tensors.hooks import GradientHooks, Hook, RemovableHandle
 from vkml.tensors.in_place import InPlace
 from vkml.tensors.indexing import read, write
 from vkml.tensors.methods import Operations
@@ -95,7 +95,6 @@ class Tensor(Holding, Operations, InPlace, RandomInPlace):
         self._version = 0
         self._seen = 0 if base is None else base._root._version
         self._grad: Tensor | None = None
-        self._hooks: Hooks = {}
         self._keeps_grad = False
         if captures.latest is not None:
             captures.latest.made[id(self)] = weakref.ref(self)
@@ -491,6 +490,7 @@ class Tensor(Holding, Operations, InPlace, RandomInPlace):
             self._own()
         elif not is_on:
             self._cut(value)
+        self._traced.hooks = value.hooks
         return self
 
     @property
@@ -545,6 +545,8 @@ class Tensor(Holding, Operations, InPlace, RandomInPlace):
     def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> RemovableHandle:
         """Has `hook` called with the whole gradient by it; what it returns, alike, flows on instead.
 
+        It is that by the elements which the tensor has now; a leaf's, by those that it is given later, too.
+
         Args:
             hook: given the gradient; None from it changes nothing.
 
@@ -556,9 +558,10 @@ class Tensor(Holding, Operations, InPlace, RandomInPlace):
         """
         if not self.value.tracks:
             raise NotDifferentiable("a hook is called with the gradient by a tensor that requires grad")
-        handle = RemovableHandle(self, "_hooks", Hook(hook))
-        self._own()
-        return handle
+        value = self.value
+        if value.hooks is None:
+            value.hooks = GradientHooks()
+        return RemovableHandle(value.hooks, "table", Hook(hook))
 
     def register_post_accumulate_grad_hook(self, hook: Callable[[Tensor], None]) -> RemovableHandle:
         """Has `hook` called with it when `backward` has left its gradient in `grad`; it has to be a leaf.

@@ -186,7 +186,7 @@ _Step = tuple[Application, list[bool], list[Traced]]
 
 
 def takers_of(outputs: Sequence[Traced], applications: Sequence[Application]) -> list[Traced]:
-    """Leaves and values whose tensors take gradients, among some and what they are made of, in order.
+    """Leaves, and values whose tensors or hooks take gradients, among some and what they are made of.
 
     Args:
         outputs: some.
@@ -195,9 +195,11 @@ def takers_of(outputs: Sequence[Traced], applications: Sequence[Application]) ->
     found: dict[int, Traced] = {}
     for application in applications:
         for value in application.sources:
-            if value is not None and (value.is_leaf or value.owner is not None):
+            if value is not None and (value.is_leaf or value.owner is not None or value.hooks is not None):
                 found[id(value)] = value
-    found.update({id(value): value for value in outputs if value.is_leaf or value.owner is not None})
+    for value in outputs:
+        if value.is_leaf or value.owner is not None or value.hooks is not None:
+            found[id(value)] = value
     return [*found.values()]
 
 

@@ -313,7 +313,7 @@ class Traced:
     """
 
     __slots__ = (
-        "__weakref__", "application", "data", "device", "holders", "index", "is_inferred", "is_leaf",
+        "__weakref__", "application", "data", "device", "holders", "hooks", "index", "is_inferred", "is_leaf",
         "is_read", "is_released", "kind", "owner", "tracks", "type", "version", "views",
     )  # fmt: skip
 
@@ -348,6 +348,8 @@ class Traced:
         """Whether what it was made of is gone, so that gradients that come to it would be lost."""
         self.owner: weakref.ref[Any] | None = None
         """The tensor of the program that takes its gradient."""
+        self.hooks: Any = None
+        """What is called with its gradient, whether a tensor still has the value or not."""
         self.version: Version | None = None
         """Shared with what would have the same memory; None: with nothing, and nothing has changed it."""
 
