@@ -373,6 +373,34 @@ def test_batches_of_statistics() -> None:
         made.sum().backward()
 
 
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d, nn.InstanceNorm1d])
+def test_statistics_that_move_behind_a_use_of_them(norm: Callable[..., nn.Module]) -> None:
+    """A pass in training after one in evaluation is no change that gradients of that one mind."""
+    model = norm(3, affine=False, track_running_stats=True).eval()
+    given = vkml.rand(4, 3, 5, requires_grad=True)
+    made = model(given)
+    model.train()
+    model(vkml.rand(4, 3, 5) * 7)
+    made.sum().backward()
+    assert given.grad is not None
+    np.testing.assert_allclose(given.grad.numpy(), np.full((4, 3, 5), (1 + 1e-5) ** -0.5), rtol=1e-6)
+
+
+def test_weights_divided_by_their_norm_are_used_twice() -> None:
+    """Each use of a weight moves the estimate of its singular vectors; those of the one before stay."""
+    layer = nn.utils.parametrizations.spectral_norm(nn.Linear(3, 2, bias=False), n_power_iterations=50)
+    given = vkml.rand(4, 3)
+    weight = layer.parametrizations.weight.original
+
+    def gradient(*factors: float) -> np.ndarray:
+        weight.grad = None
+        sum((layer(given * factor) for factor in factors), vkml.zeros(4, 2)).square().sum().backward()
+        assert weight.grad is not None
+        return weight.grad.numpy()
+
+    np.testing.assert_allclose(gradient(1, 2), gradient(3), rtol=1e-3, atol=1e-5)
+
+
 def test_recurrent_loops() -> None:
     cell, state = nn.GRUCell(2, 3), vkml.zeros(1, 3)
     total = vkml.zeros(())

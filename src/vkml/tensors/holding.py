@@ -77,7 +77,7 @@ class Holding:
         Args:
             value: the elements.
             start: what was applied for them to those of before has no serial below it; where left out,
-                nothing was.
+                nothing was; 0: gradients of what has read the elements of before do not mind.
         """
         root = self._root.value
         if mode.tracks and root.tracks and self._is_untracked:

@@ -7,13 +7,14 @@ import weakref
 from collections.abc import Sequence
 
 from vkml.ir.dtypes import FLOAT16, FLOAT32, FLOAT64
+from vkml.ir.gradients import converted
 from vkml.ir.size import Size, integer
 from vkml.nn.functional.arguments import require_floats, throughout
 from vkml.tensors import Tensor
 from vkml.tensors import operations as op
 from vkml.tensors.autograd import no_grad
 from vkml.tensors.backward import compute_later
-from vkml.tracing import Traced, apply, apply_all
+from vkml.tracing import EMITTER, Traced, apply, apply_all
 
 
 def _vector(given: Tensor | None, value: float, like: Tensor, dims: Sequence[int], what: str) -> Traced:
@@ -90,11 +91,12 @@ def batch_norm(
 
 
 def move_statistics(stored: Tensor | None, found: Tensor, momentum: float | Tensor) -> None:
-    """Moves stored statistics towards those of a batch."""
+    """Moves stored statistics towards those of a batch; gradients of what has read them do not mind."""
     if stored is not None:
         kept = op.mul(stored, op.sub(1.0, momentum) if isinstance(momentum, Tensor) else 1.0 - momentum)
         before = weakref.ref(stored), stored._traced
-        stored.copy_(op.add(kept, op.mul(found, momentum)))
+        moved = converted(EMITTER, op.add(kept, op.mul(found, momentum)).value, stored.dtype)
+        stored._write(moved, start=0)
         compute_later(stored.value, before=before)
 
 

@@ -141,7 +141,7 @@ class _SpectralNorm(Module):
         matrix = self._matrix(weight)
         if self.training:
             self._iterate(matrix.detach(), self.n_power_iterations)
-        u, v = self._u.detach(), self._v.detach()
+        u, v = self._u.clone(), self._v.clone()  # the next use moves these, which is no change of this one's
         return op.div(weight, op.sum(op.mul(u, op.matmul(matrix, v))))
 
     def right_inverse(self, value: Tensor) -> Tensor:
