@@ -184,6 +184,29 @@ def test_sizes_that_are_equal_to_known_ones() -> None:
     assert entry.value == "n - 4 != 0"
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x * 2 if x.shape[1] == 5 else x,
+        lambda x: x * 2 if x.shape[1] in (4, 5) else x,
+        lambda x: x * 2 if x.shape[1:] == (5, 3) else x,
+        lambda x: x * 2 if x.shape[1] - 5 else x,
+        lambda x: x * 2 if x.shape[1] > 4 and x.shape[0] != 2 else x,
+    ],
+)
+def test_a_model_of_an_example_does_as_the_function_does_for_it(function: Callable[..., Any]) -> None:
+    """What the function itself compares is not compared of other sizes than the example's."""
+    for rows in (2, 4):
+        given = np.ones((rows, 5, 3), np.float32)
+        try:
+            made = vkml.onnx.export(function, (given,), dynamic_shapes=({0: "batch", 1: "length"},))
+        except CaptureError as error:
+            assert " = 0" in str(error)
+            continue
+        found = session_of(made).run(None, {"x": given})
+        close(found, [function(vkml.tensor(given)).numpy()], "the example")
+
+
 def test_sizes_that_must_be_equal() -> None:
     def function(x: Any, y: Any) -> Any:
         return x.reshape(y.shape[0]) + y

@@ -176,6 +176,8 @@ def _with_any_examples(made: Callable[..., _Made], known: set[int]) -> _Made:
         # What other sizes do not fit says less than what the sizes at hand have in common.
         with contextlib.suppress(Exception):
             other = made(known, is_multiplied)
+            if not other[2] and other[1].goes_another_way():
+                continue  # a model of the other sizes, not of those that were given
             if not other[2] or found is None or len(other[2]) < len(found[2]):
                 return other
     if found is not None:

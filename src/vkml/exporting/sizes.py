@@ -138,7 +138,8 @@ class OpenSizes:
     def __init__(self, known: Iterable[int] | None, is_multiplied: bool = False) -> None:
         self.sizes = Sizes()
         self._is_multiplied = is_multiplied
-        self._taken = None if known is None else set(known)
+        self._known = frozenset(known or ())
+        self._taken = None if known is None else set(self._known)
         self._symbols: dict[str, tuple[Size, OpenSize, int]] = {}
         self.names: dict[Symbol, str] = {}
 
@@ -223,6 +224,23 @@ class OpenSizes:
         if any(not isinstance(atom, Symbol) for monomial, _ in terms for atom in monomial):
             return False
         return any((evaluate(terms, {symbol: end}) > 0) != was for end in ends)
+
+    def goes_another_way(self) -> bool:
+        """Whether the function takes another way than it does for the sizes of the example.
+
+        By what it compares itself. Where these are equal to known ones, or to each other, that is by chance:
+        it says nothing about other sizes.
+        """
+        values = {symbol: max(self._symbols[name][2], symbol.least) for symbol, name in self.names.items()}
+        for terms in self.sizes.asked:
+            value = evaluate(terms, values)
+            if self.sizes.is_positive.get(terms, value > 0) != (value > 0):
+                return True
+            named = symbols_in(terms)
+            is_chance = len(named) > 1 or any(values[symbol] in self._known for symbol in named)
+            if self.sizes.is_zero.get(terms, value == 0) != (value == 0) and not is_chance:
+                return True
+        return False
 
     def relations(self) -> list[str]:
         """Comparisons that the model was made by, for people."""

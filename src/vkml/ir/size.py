@@ -19,6 +19,7 @@ import numpy as np
 
 from vkml.dataclasses import dataclass
 from vkml.errors import EngineError
+from vkml.ir.callers import is_called_by_program
 from vkml.ir.size_terms import (
     GREATEST,
     MOST_TERMS,
@@ -50,6 +51,8 @@ class Sizes:
     """Guards: whether an expression is above 0."""
     is_zero: dict[Terms, bool] = field(default_factory=dict)
     """Guards: whether an expression is 0."""
+    asked: set[Terms] = field(default_factory=set)
+    """Those of both that a program itself has compared, and not what it calls."""
     is_programs: bool = False
     """Whether a program is at work that does not know of them: see `in_program`."""
 
@@ -77,6 +80,14 @@ class Sizes:
             yield
         finally:
             _deciding.reset(token)
+
+    def decide(self, guards: dict[Terms, bool], terms: Terms, test: Callable[[int], bool]) -> bool:
+        """What comes out for the examples, which is noted."""
+        if self.is_programs and terms not in self.asked and is_called_by_program(__file__):
+            self.asked.add(terms)
+        if terms not in guards:
+            guards[terms] = test(evaluate(terms, self.examples))
+        return guards[terms]
 
     def holds(self, values: Mapping[str, int]) -> bool:
         """Whether all that was decided comes out the same for these values of the symbols."""
@@ -319,7 +330,7 @@ class Size:
         return Size(terms)
 
     def _divided(self, dividend: Terms, divisor: Terms) -> int | Size:
-        if not self._is_nonzero(divisor):
+        if self._test_zero(divisor):
             raise ZeroDivisionError(f"{text_of(dividend)} by {text_of(divisor)}, which is 0")
         exact = exact_quotient(dividend, divisor)
         if exact is not None:
@@ -342,9 +353,6 @@ class Size:
             if low is not None and high is not None and low // count == high // count:
                 return self._made(added(whole, number_terms(low // count)))
         return self._made(added(whole, (((Quotient(dividend, divisor),), 1),)))
-
-    def _is_nonzero(self, terms: Terms) -> bool:
-        return not self._test_zero(terms)
 
     # -- what can be decided --------------------------------------------------------------------------------
 
@@ -390,9 +398,7 @@ class Size:
         if high is not None and high <= 0:
             return False
         sizes = _sizes()
-        if terms not in sizes.is_positive:
-            sizes.is_positive[terms] = evaluate(terms, sizes.examples) > 0
-        return sizes.is_positive[terms]
+        return sizes.decide(sizes.is_positive, terms, lambda value: value > 0)
 
     def _test_zero(self, terms: Terms) -> bool:
         if not terms:
@@ -403,9 +409,7 @@ class Size:
         if terms[0][1] < 0:
             terms = multiplied(terms, -1)
         sizes = _sizes()
-        if terms not in sizes.is_zero:
-            sizes.is_zero[terms] = evaluate(terms, sizes.examples) == 0
-        return sizes.is_zero[terms]
+        return sizes.decide(sizes.is_zero, terms, lambda value: value == 0)
 
     def __index__(self) -> int:
         """The number itself, where nothing but a number will do: the plan then holds for this value alone."""
