@@ -13,7 +13,7 @@ import pytest
 
 import vkml
 from vkml import Tensor, nn, optim
-from vkml.errors import CaptureError
+from vkml.errors import CaptureError, EngineError
 from vkml.tensors import captured_program, open_captures
 from vkml.tensors.captured_program import CapturedProgram
 
@@ -525,3 +525,18 @@ def test_what_decides_types_is_decided_by_each_capture() -> None:
         for size in lengths:
             x = normal(size, 4)
             agree(step(vkml.tensor(x)).numpy(), x[:5] * len(x[:5]))
+
+
+def test_a_size_that_a_program_keeps_says_what_it_is() -> None:
+    """It is no number: the capture that it is of serves others as well."""
+    kept = []
+
+    def act(x: Tensor) -> Tensor:
+        kept.append(x.shape[0])
+        return x * x.shape[0]
+
+    step = vkml.jit(act, dynamic=True)
+    for size in (3, 4, 5):
+        step(vkml.ones(size))
+    with pytest.raises(EngineError, match=r"outside of its capture or export: keep int\(n\)"):
+        kept[-1] == 5  # noqa: B015

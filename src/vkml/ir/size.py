@@ -161,7 +161,7 @@ def _sizes() -> Sizes:
     try:
         return _deciding.get()
     except LookupError:
-        raise EngineError("an open size was looked at outside of `Sizes.deciding`") from None
+        raise EngineError("an open size is used outside of its capture or export: keep int(n)") from None
 
 
 class Size:
