@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from copy import deepcopy
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -17,6 +16,7 @@ from vkml.ir.gradients import converted
 from vkml.tensors import operations as op
 from vkml.tensors.backward import compute, run_backward
 from vkml.tensors.capture import captures, is_capturing
+from vkml.tensors.copying import deep, reduced, shallow
 from vkml.tensors.device import device as DeviceName
 from vkml.tensors.device import device_named
 from vkml.tensors.holding import Holding, placed_at
@@ -504,21 +504,14 @@ class Tensor(Holding, Operations, InPlace, RandomInPlace):
             raise RuntimeError(f"a gradient is like its tensor: {self.dtype.numpy_name}{list(self.shape)}")
         self._grad = value
 
-    def __deepcopy__(self, memo: dict[Any, Any]) -> Tensor:
-        """A leaf of its own with the same elements and gradient, as `copy.deepcopy` asks for.
+    def __copy__(self) -> Tensor:
+        return shallow(self)
 
-        Raises:
-            RuntimeError: it is no leaf.
-        """
-        if not self.is_leaf:
-            raise NotDifferentiable("only leaves can be copied deeply: use clone() or detach()")
-        made = memo[id(self)] = type(self).__new__(type(self))
-        Tensor.__init__(made, untracked(self.value))
-        if self.requires_grad:
-            made.requires_grad_()
-        made._grad = deepcopy(self._grad, memo)
-        made.__dict__.update(deepcopy(self.__dict__, memo))
-        return made
+    def __deepcopy__(self, memo: dict[Any, Any]) -> Tensor:
+        return deep(self, memo)
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return reduced(self)
 
     def detach(self) -> Tensor:
         """The same elements, through which no gradient flows."""
