@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from vkml.engine.sketch import Sketch
+from vkml.ir import dtypes
+from vkml.ir.dtypes import DType
 
 Array = np.ndarray[Any, Any]
 
@@ -45,19 +47,22 @@ class LaidOut:
     bias: Array
 
 
-def laid_out(name: str) -> LaidOut:
-    """The model of a layout of `LAYOUTS` or `LONG`."""
+def laid_out(name: str, dtype: DType = dtypes.FLOAT32) -> LaidOut:
+    """The model of a layout of `LAYOUTS` or `LONG`, whose values are all of a type of floats."""
     batch, left, right, turned = (LAYOUTS | LONG)[name]
-    feed = {"a": normal(1, *batch, *left), "b": normal(2, *batch, *right)}
+    feed = {
+        "a": normal(1, *batch, *left).astype(dtype.storage),
+        "b": normal(2, *batch, *right).astype(dtype.storage),
+    }
     sketch = Sketch("product")
     values, factors = [], []
     for operand in "ab":
-        value, array = sketch.input(operand, feed[operand].shape), feed[operand].astype(np.float64)
+        value, array = sketch.input(operand, feed[operand].shape, dtype), feed[operand].astype(np.float64)
         if operand in turned:
             perm = [*range(len(batch)), len(batch) + 1, len(batch)]
             value, array = sketch.node("Transpose", value, perm=perm), array.swapaxes(-1, -2)
         values.append(value)
         factors.append(array)
-    bias = normal(3, factors[1].shape[-1])
+    bias = normal(3, factors[1].shape[-1]).astype(dtype.storage)
     value = sketch.node("Add", sketch.node("MatMul", *values), sketch.constant(bias))
     return LaidOut(sketch, value, feed, *factors, bias)

@@ -14,6 +14,7 @@ from tests.kernels.layouts import LAYOUTS, LONG, laid_out, normal
 from vkml.engine import devices as device_registry
 from vkml.engine.sketch import Sketch
 from vkml.ir import TensorType, dtypes
+from vkml.ir.dtypes import DType
 from vkml.kernels import gemm, sliced, split_product
 from vkml.kernels.gemm import Product
 from vkml.kernels.packed_weights import MATRIX_UNIT_NEEDS, Fragment
@@ -89,6 +90,18 @@ def test_every_layout(
     made = laid_out(name)
     found = run(vulkan_device_name, made.sketch, made.value, made.feed)
     assert worst(found - made.bias.astype(np.float64), made.a, made.b) < bound(tile)
+
+
+@pytest.mark.parametrize("dtype", [dtypes.FLOAT16, dtypes.BFLOAT16], ids=str)
+@pytest.mark.parametrize("name", LAYOUTS | LONG)
+def test_operands_of_two_bytes(tile: Tile, vulkan_device_name: str, name: str, dtype: DType) -> None:
+    """They are read as the numbers they are, one a load or four; results round to their type."""
+    made = laid_out(name, dtype)
+    found = run(vulkan_device_name, made.sketch, made.value, made.feed).astype(np.float64)
+    unit = 2.0**-10 if dtype == dtypes.FLOAT16 else 2.0**-7  # sums and their bias are rounded, by half of it
+    exact = made.a @ made.b
+    limit = bound(tile) * (abs(made.a) @ abs(made.b)) + unit * (abs(exact) + abs(exact + made.bias))
+    assert np.all(abs(found - exact - made.bias) <= limit)
 
 
 def test_rows_of_very_different_magnitudes(tile: Tile, vulkan_device_name: str) -> None:

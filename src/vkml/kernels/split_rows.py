@@ -1,4 +1,4 @@
-"""Launches that scale the rows of float32 matrices and split them into pieces of float16."""
+"""Launches that scale the rows of matrices of floats and split them into pieces of float16."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from vkml.ir import TensorType, dtypes
 from vkml.ir.size import is_multiple
 from vkml.ir.wording import counted
 from vkml.kernels.views import View
-from vkml.kernels.writer import KernelWriter, template
+from vkml.kernels.writer import CODED, KernelWriter, load_expression, loaded, template
 
 if TYPE_CHECKING:
     from vkml.lowering.vulkan_builder import VulkanBuilder
@@ -51,7 +51,7 @@ class SplitRows:
 
 
 def emit_split_rows(build: VulkanBuilder, rows: View, count_of_pieces: int) -> SplitRows:
-    """Emits the launches that split rows of float32 (batch, rows, k) into one or two pieces."""
+    """Emits the launches that split rows of floats (batch, rows, k), of 32 bits at most, into one or two pieces."""
     batch, count, k = rows.shape
     padded = -(-count // BLOCK) * BLOCK
     size = (batch * -(-k // BLOCK) * padded + SLACK) * count_of_pieces * BLOCK
@@ -86,8 +86,7 @@ def _emit_rows(build: VulkanBuilder, rows: View, split: SplitRows) -> None:
         writer,
         {
             "LANES": lanes,
-            "WIDTH": 4 if is_vector else 1,
-            "SOURCE": writer.read(rows),
+            **_source(writer, rows, 4 if is_vector else 1),
             "FOUND": writer.write(split.found, width=2),
             "PIECES": split.count,
             "SPLIT": writer.write(split.pieces, width=2, reinterpreted_as="uint"),
@@ -124,9 +123,8 @@ def _emit_ranges(build: VulkanBuilder, rows: View) -> View:
         writer,
         {
             "LANES": lanes,
-            "WIDTH": width,
             "RANGES": ranges,
-            "SOURCE": writer.read(rows),
+            **_source(writer, rows, width),
             "FOUND": writer.write(found, width=2),
         },
         "column_ranges",
@@ -156,7 +154,7 @@ def _emit_columns(build: VulkanBuilder, rows: View, split: SplitRows) -> None:
         writer,
         {
             "LANES": build.target.subgroup_size,
-            "SOURCE": writer.read(rows),
+            **_source(writer, rows, 1),
             "FOUND": writer.read(split.found, width=2),
             "RANGES": split.found.shape[1],
             "PIECES": split.count,
@@ -166,6 +164,17 @@ def _emit_columns(build: VulkanBuilder, rows: View, split: SplitRows) -> None:
         (row_blocks, -(-blocks // share), batch),
         "32 rows a workgroup",
     )
+
+
+def _source(writer: KernelWriter, rows: View, width: int) -> dict[str, object]:
+    """How `width` neighbours are read as fp32: LOAD takes a vector's number, from the view's first element on."""
+    pointer = writer.read(rows, width=width)
+    if width == 1:
+        load = load_expression(pointer, "(at)", rows.dtype)
+    else:
+        load = f"loadAligned<{width * rows.itemsize}>({pointer} + (at))"
+        load = f"float{width}({loaded(load, rows.dtype) if rows.dtype in CODED else load})"
+    return {"WIDTH": width, "LOAD(at)": load}
 
 
 def _finish(
