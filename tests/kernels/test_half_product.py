@@ -274,11 +274,9 @@ def test_words_begin_where_pointers_do(module: Any, monkeypatch: pytest.MonkeyPa
 BFLOAT16_GPU = replace(GPU, fragment=None)
 
 
-def test_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rule() -> None:
     """Halves of one type whose lines memory runs along, on units that have that type."""
     half = view(dtypes.FLOAT16, 1, 4096, 4096)
-    assert not is_of_halves(GPU, half, half)  # not timed on a GPU yet
-    monkeypatch.setattr(half_product, "offered", True)
     assert is_of_halves(GPU, half, half)
     assert is_of_halves(replace(GPU, strict_fp32=True), half, half)
     assert is_of_halves(GPU, view(dtypes.FLOAT16, 1, 256, 1024), view(dtypes.FLOAT16, 1, 1024, 1024))
@@ -300,7 +298,7 @@ def test_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_measurement_may_pick_them() -> None:
-    """Candidates beside the rule's choice before they are offered, at the precision that is wanted."""
+    """All tiles are candidates beside the rule's choice, at the precision that is wanted."""
     for is_strict in (False, True):
         forget_lowerings()
         trials = Trials()
@@ -309,7 +307,7 @@ def test_measurement_may_pick_them() -> None:
             build.matmul(view(dtypes.FLOAT16, 1, 1024, 1024), view(dtypes.FLOAT16, 1, 1024, 1024))
         [found] = trials.found.values()
         halves_of = [trial.label for trial in found if "halves" in trial.label]
-        assert halves_of and "halves" not in found[0].label
+        assert len(set(halves_of)) > 1
         assert all(("sums of" in label) == is_strict for label in halves_of)
 
 

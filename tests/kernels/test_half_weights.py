@@ -304,12 +304,9 @@ def is_packed(target: Target, a: View, b: View) -> bool:
     return any("weights in fragments" in launch.kernel.variant for launch in launches_of(target, a, b))
 
 
-def test_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rule() -> None:
     """Constant matrices of the rows' type, where sums may stay in the unit; before operands as they lie."""
     _, a, b = operands(4096, 1024, 4096)
-    assert not is_packed(GPU, a, b)  # not timed on a GPU yet
-    monkeypatch.setattr(half_weights, "offered", True)
-    monkeypatch.setattr(half_product, "offered", True)
     assert is_packed(GPU, a, b)
     assert is_packed(GPU, a.transpose((0, 1, 2)), replace(b, shape=(1, 1024, 1024)))
     assert is_packed(BFLOAT16_GPU, *operands(4096, 1024, 4096, dtypes.BFLOAT16)[1:])
@@ -329,7 +326,7 @@ def test_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_measurement_may_pick_them() -> None:
-    """Candidates beside the rule's choice before they are offered; not where float32 is strict."""
+    """All tiles are candidates beside the rule's choice; not where float32 is strict."""
     _, a, b = operands(1024, 1024, 1024)
     for is_strict in (False, True):
         forget_lowerings()
@@ -338,8 +335,8 @@ def test_measurement_may_pick_them() -> None:
         with build.step(TensorType(dtypes.FLOAT16, (1, 1024, 1024))):
             build.matmul(a, b)
         [found] = trials.found.values()
-        assert "weights in fragments" not in found[0].label
-        assert any("weights in fragments" in trial.label for trial in found) == (not is_strict)
+        packed = {trial.label for trial in found if "weights in fragments" in trial.label}
+        assert (len(packed) > 1) == (not is_strict)
 
 
 def test_sums_are_no_longer_than_units_add_well(monkeypatch: pytest.MonkeyPatch) -> None:

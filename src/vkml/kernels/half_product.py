@@ -69,18 +69,17 @@ class Tile(UnitTile):
 
 
 TILES = (
-    Tile(128, 128, 32, 64, 64, 0, 690, 0.6),
-    Tile(128, 64, 32, 64, 32, 0, 500, 0.6),
+    Tile(128, 128, 32, 64, 64, 0, 720, 0.6),
+    Tile(128, 128, 64, 64, 64, 0, 740, 1.0),
+    Tile(128, 64, 64, 64, 32, 0, 600, 1.0),
+    Tile(64, 64, 64, 32, 32, 0, 500, 0.6),
     Tile(64, 64, 32, 32, 32, 0, 380, 0.6),
-    Tile(128, 128, 64, 64, 64, 0, 640, 1.0),
-    Tile(64, 64, 64, 32, 32, 0, 380, 0.6),
-    Tile(128, 64, 32, 64, 32, PROMOTED // 32, 440, 0.6),
-    Tile(64, 64, 32, 32, 32, PROMOTED // 32, 340, 0.6),
+    Tile(128, 64, 32, 64, 32, PROMOTED // 32, 424, 0.6),
+    Tile(64, 64, 32, 32, 32, PROMOTED // 32, 330, 0.6),
 )
-"""Rates are those of the tiles of split_product.py with one piece, estimates where it has none such."""
-
-offered = False
-"""Whether `choose` offers them: they have not been timed on a GPU yet, where measurement may pick them."""
+"""Rates are those of an H200, but for blocks of 64 × 64 × 32, whose are estimates."""
+UNALIGNED = 0.2
+"""The share of the rate that is left where a line of an operand does not begin at 16 bytes."""
 
 forced: tuple[Tile, int] | None = None
 """For tests and tuning runs: the tile and ranges of K of every product that can be computed so at all."""
@@ -141,8 +140,8 @@ def fragment_of(target: Target, a: View, b: View) -> Fragment | None:
 
 
 def choose(target: Target, product: Product, a: View, b: View) -> Choice[Tile] | None:
-    """The tile and number of ranges of K with the least estimated time; None where these are not offered."""
-    return cheapest(choices(target, product, a, b)) if offered or forced is not None else None
+    """The tile and number of ranges of K with the least estimated time; None where no units are for it."""
+    return cheapest(choices(target, product, a, b))
 
 
 def choices(target: Target, product: Product, a: View, b: View) -> list[Choice[Tile]]:
@@ -159,8 +158,10 @@ def choices(target: Target, product: Product, a: View, b: View) -> list[Choice[T
         return []
     if any(isinstance(size, Size) for size in (product.batch, product.m, product.n, product.k)):
         return []
-    if lines_of(a) is None or lines_of(b.transpose((0, 2, 1))) is None:
+    lines = lines_of(a), lines_of(b.transpose((0, 2, 1)))
+    if lines[0] is None or lines[1] is None:
         return []
+    share = 1.0 if lines[0].is_aligned and lines[1].is_aligned else UNALIGNED
     if forced is not None:
         return [Choice(*forced, 0.0)] if forced[0].fits(fragment, target) else []
     sizes = zip((fragment.m, fragment.n, fragment.k), LEAST_FRAGMENT, strict=True)
@@ -174,7 +175,7 @@ def choices(target: Target, product: Product, a: View, b: View) -> list[Choice[T
         if not tile.promoted and k > LONGEST_SUM:
             return math.inf
         resident = resident_groups(tile.threads(fragment), tile.shared_bytes(fragment))
-        work = resident * tile.m * tile.n * (k / tile.rate + STORE)
+        work = resident * tile.m * tile.n * (k / (share * tile.rate) + STORE)
         return in_waves(target, groups, resident, work, tile.alone)
 
     return estimates(target, product, tiles, RANGES, 128, cycles)

@@ -95,8 +95,8 @@ def _in_pieces(
 
 
 def _rule_of_halves(build: VulkanBuilder, product: Product, a: View, b: View) -> Candidate | None:
-    """The rule's choice of what multiplies halves as they are; None where it expects ordinary arithmetic to
-    be faster."""
+    """The rule's choice of what multiplies halves as they are; None where it expects ordinary arithmetic, or
+    pieces of them, to be faster."""
     found: list[tuple[float, Candidate]] = []
     if (weights := half_weights.choose(build.target, product, a, b)) is not None:
         found.append((weights.time, _with_weights(build, product, a, b, weights)))
@@ -105,7 +105,10 @@ def _rule_of_halves(build: VulkanBuilder, product: Product, a: View, b: View) ->
     if not found:
         return None
     time, candidate = min(found, key=lambda each: each[0])
-    return candidate if time < gemm.estimate_ordinary(build.target, product) else None
+    others = [gemm.estimate_ordinary(build.target, product)]
+    if (split := split_product.choose(build.target, product)) is not None:
+        others.append(LAUNCH + split.cycles / CYCLES)
+    return candidate if time < min(others) else None
 
 
 def _with_weights(

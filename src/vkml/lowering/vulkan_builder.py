@@ -69,7 +69,7 @@ def _forced() -> Hashable:
         half_product, half_weights, matrix_units, recurrent, sliced,
     )  # fmt: skip
     others = (
-        matrix_units.finds_own_scales, half_product.offered, half_weights.offered, split_product.forced,
+        matrix_units.finds_own_scales, split_product.forced,
         row_prologue.everywhere, dependent_launch.offered,
     )  # fmt: skip
     return *others, *(template.forced for template in templates)
