@@ -51,7 +51,7 @@ class SplitRows:
 
 
 def emit_split_rows(build: VulkanBuilder, rows: View, count_of_pieces: int) -> SplitRows:
-    """Emits the launches that split rows of floats (batch, rows, k), of 32 bits at most, into one or two pieces."""
+    """Emits the launches that split rows of floats (batch, rows, k) into one or two pieces."""
     batch, count, k = rows.shape
     padded = -(-count // BLOCK) * BLOCK
     size = (batch * -(-k // BLOCK) * padded + SLACK) * count_of_pieces * BLOCK
@@ -167,7 +167,7 @@ def _emit_columns(build: VulkanBuilder, rows: View, split: SplitRows) -> None:
 
 
 def _source(writer: KernelWriter, rows: View, width: int) -> dict[str, object]:
-    """How `width` neighbours are read as fp32: LOAD takes a vector's number, from the view's first element on."""
+    """How `width` neighbours are read as fp32: LOAD takes a vector's number, from the view's start."""
     pointer = writer.read(rows, width=width)
     if width == 1:
         load = load_expression(pointer, "(at)", rows.dtype)
