@@ -30,8 +30,8 @@ TILES = (
     Tile(32, 32, 2, 4, 64, 4, 0.45, 0.50),
     Tile(16, 32, 2, 4, 64, 4, 0.49, 0.72),
 )
-"""The first seven have the times of an H200 at 8192³, 2048 × 768 × 3072 and 1024³; the others half of those of
-rows of float32, as it is with the seven."""
+"""The first seven have the times of an H200 at 8192³, 2048 × 768 × 3072 and 1024³; the others half
+of those of rows of float32, as it is with the seven."""
 
 forced: tuple[Tile, int] | None = None
 """For tests and tuning runs: the tile and ranges of K of every product that can be computed so at all."""
