@@ -14,13 +14,13 @@ from vkml.kernels import matrix_units
 from vkml.kernels.gemm import Product, add_partials, estimate_ordinary
 from vkml.kernels.matrix_units import Choice, Tile, define, why_no_units, why_not_chosen
 from vkml.kernels.packed_weights import (
-    LARGEST_RANGE,
     MATRIX_UNIT_NEEDS,
     Fragment,
     boolean,
+    define_guess,
     exponents_of,
     fragments_of,
-    range_of,
+    least_power,
     small_of,
 )
 from vkml.kernels.pointwise import emit_store, emit_vector_store
@@ -42,15 +42,10 @@ VECTOR = 8
 """Neighbours along k, of one window, that a lane brings to shared memory at a time."""
 CHANNEL_BLOCK = 64
 """What the longest step of k takes, so that each is of one tap."""
-LARGEST_POWER = 14
-"""fp16 ends below 2^16."""
-SPARE_POWERS = 10
-"""A row's largest magnitude may lie so many powers of two below 1 where the weights' rows are alike.
-
-What fp16 then cuts off an element is at most 2^-25 / 2^-10 of the row's largest, 2^-15: TF32 cuts off 2^-11.
-"""
-
-
+READ_BY_ONE = 1e5
+"""Bytes that one multiprocessor reads from the second-level cache in a microsecond,"""
+LOOK = 0.7
+"""and the microseconds until the first of them come."""
 VALUES_LEAST_POWER = 4
 """Of weights that a run computes, whose range is not known: it is enough up to 2^18."""
 
@@ -84,7 +79,7 @@ def refusal(
     why = why_not_chosen(target, product, rule_of(target, product), is_rule=is_rule)
     if why or not is_constant:
         return why
-    suits = build.ask(_matrix(x, weight), _least_power) is not None
+    suits = build.ask(_matrix(x, weight), least_power) is not None
     return "" if suits else "weights that one scale a filter does not suit"
 
 
@@ -117,7 +112,7 @@ def launch(
         weight = build.contiguous(weight)
     matrix = _matrix(x, weight)
     if weight.buffer.is_constant:
-        least = build.ask(matrix, _least_power)
+        least = build.ask(matrix, least_power)
         packed = build.packed_weights(matrix, fragment)
     else:
         least = VALUES_LEAST_POWER
@@ -143,8 +138,7 @@ def launch(
     if not weight.buffer.is_constant:
         _define_guard(writer, weight, packed)
     writer.constant(x.strides[1], "CHANNEL_STRIDE")
-    writer.constant(least, "LEAST")
-    writer.constant((least + LARGEST_POWER) // 2, "GUESS")
+    define_guess(writer, least)
     start = writer.offset(("image",), x.strides[:1])
     place = writer.offset(("d", "h", "w"), x.strides[2:])
     is_inside = not (
@@ -171,7 +165,7 @@ def launch(
         )
     across, rows = writer.grid(-(-m // tile.m) * -(-filters // tile.n), build.target.max_groups)
     writer.need(*MATRIX_UNIT_NEEDS)
-    files = ("scales", "matrix_units_windows", "matrix_units")
+    files = ("scales", "scale_guesses", "matrix_units_windows", "matrix_units")
     writer.text("".join(map(template, files if weight.buffer.is_constant else (*files, "exact_results"))))
     build.emit(
         writer.finish(
@@ -231,7 +225,16 @@ def choices(target: Target, product: Product) -> list[Choice]:
     fragment = target.fragment
     assert fragment is not None
     turned = replace(product, m=product.n, n=product.m)
-    return matrix_units.choices(target, fragment, turned, lambda tile: fits(tile, fragment), (False,), TILES)
+    found = matrix_units.choices(target, fragment, turned, lambda tile: fits(tile, fragment), (False,), TILES)
+    return [replace(choice, time=_estimate(target, fragment, choice, turned)) for choice in found]
+
+
+def _estimate(target: Target, fragment: Fragment, choice: Choice, product: Product) -> float:
+    """Microseconds; what is before a workgroup's steps is as if it had read all of its rows once."""
+    tile, splits = choice.tile, choice.splits
+    m, n, k = (typical(size) for size in (product.m, product.n, product.k))
+    read = 4 * tile.m * -(-k // splits) * matrix_units.resident(target, fragment, tile) / READ_BY_ONE
+    return matrix_units.estimate_waves(target, fragment, tile, splits, m, n, k, LOOK + read)
 
 
 def _has_taps_innermost(x: View, weight: View) -> bool:
@@ -270,10 +273,3 @@ def _matrix(x: View, weight: View) -> View:
     if near == taps * along or channels == 1:
         return replace(flat, shape=(channels * taps, out), strides=(along, far))
     return replace(flat, shape=(1, channels, taps, out), strides=(0, near, along, far))
-
-
-def _least_power(matrix: View) -> int | None:
-    """The least power of two that a row's largest magnitude may be brought to; None where none will do."""
-    constant = matrix.buffer.constant
-    found = math.inf if constant is None else range_of(constant, matrix)
-    return math.ceil(math.log2(found)) - SPARE_POWERS if found <= LARGEST_RANGE else None

@@ -20,10 +20,11 @@ from vkml.kernels.packed_weights import (
     UNIT_NEEDS,
     WIDEST_TILE,
     Fragment,
-    are_scalable,
     boolean,
+    define_guess,
     exponents_of,
     fragments_of,
+    least_power,
 )
 from vkml.kernels.pointwise import emit_vector_store
 from vkml.kernels.views import View
@@ -139,11 +140,11 @@ WAVE = 2.0
 PART = 1.0
 """what 16384 sums of a range of K cost that are stored and added by a second pass."""
 READ = 3.9e6
-"""Bytes that the pass over rows for their scales reads in a microsecond;"""
-READ_BY_ONE = 1e5
-"""those that one multiprocessor reads from the second-level cache,"""
-LOOK = 0.7
-"""and the microseconds until the first of them come."""
+"""bytes that the pass over rows for their scales reads in a microsecond,"""
+GUESS = 0.7
+"""and the microseconds in which a workgroup agrees on a scale, and finds that it suited."""
+NOTING = 1.03
+"""What steps take longer where the largest magnitudes are noted."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ class Choice:
     tile: Tile
     splits: int
     has_pass: bool = False
-    """Whether a pass before finds the scales of rows; otherwise each workgroup finds its own rows'."""
+    """Whether a pass before finds the scales of rows; otherwise each workgroup guesses its own rows'."""
     time: float = 0.0
 
     def label(self) -> str:
@@ -167,9 +168,6 @@ class Choice:
             math.ceil(math.ceil(k / self.tile.step_k) / (self.splits * self.tile.slices)) * self.tile.step_k
         )
 
-
-finds_own_scales = False
-"""Whether `choose` also offers that workgroups find their rows' scales: not measured yet, only tested."""
 
 forced: Choice | None = None
 """For tests and tuning runs: what `choose` returns wherever a product can be computed so at all."""
@@ -201,7 +199,7 @@ def refusal(build: VulkanBuilder, product: Product, a: View, b: View, *, is_rule
     why = why_not_chosen(target, product, choose(target, fragment, product), is_rule=is_rule)
     if why:
         return why
-    suits = build.ask(matrix_of(b), _is_scalable)
+    suits = build.ask(matrix_of(b), least_power) is not None
     return "" if suits else "weights that one scale a column does not suit"
 
 
@@ -239,11 +237,6 @@ def why_not_chosen(target: Target, product: Product, choice: Choice | None, *, i
     return "" if suits else "the device's fragments hold elements more than once"
 
 
-def _is_scalable(matrix: View) -> bool:
-    constant = matrix.buffer.constant
-    return constant is not None and are_scalable(constant, matrix)
-
-
 def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Choice) -> list[View]:
     """Emits a product that `refusal` has nothing against; returns the views of its results."""
     fragment = build.target.fragment
@@ -259,8 +252,14 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
         "B_POINTER": writer.read(fragments_of(packed, product.n), width=4),
         "COLUMN_EXPONENTS": writer.read(exponents_of(packed, product.n), width=4, reinterpreted_as="int"),
     }
+    files = ["scales", "scale_guesses", "matrix_units_rows", "matrix_units_results", "matrix_units"]
     if exponents is not None:
         pointers["ROW_EXPONENTS"] = writer.read(exponents)
+        files.remove("scale_guesses")
+    else:
+        least = build.ask(matrix_of(b), least_power)
+        assert isinstance(least, int)
+        define_guess(writer, least)
     writer.constant(a.strides[1], "A_STRIDE")
     define(writer, build.target, fragment, choice, (product.m, product.n, product.k), pointers)
     writer.text(
@@ -271,7 +270,6 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
             ]
         )
     )
-    files = ("scales", "matrix_units_rows", "matrix_units_results", "matrix_units")
     expected = f"{choice.time:.0f} µs expected, else {estimate_ordinary(build.target, product):.0f}"
     how = f"fp16 scaled by rows and columns, fp32 sums; {expected}"
     emit_product(build, writer, fragment, product, choice, files, how, outputs, epilogue)
@@ -441,7 +439,7 @@ def choices(
     if forced is not None:
         return [forced] if forced.tile.fits(fragment, target) and suits(forced.tile) else []
     m, n, k = (typical(size) for size in (product.m, product.n, product.k))
-    passes = passes or ((True, False) if finds_own_scales else (True,))
+    passes = passes or (True, False)
     found: list[Choice] = []
     for tile in tiles:
         if not (tile.fits(fragment, target) and suits(tile)):
@@ -470,11 +468,11 @@ def estimate(target: Target, fragment: Fragment, choice: Choice, m: int, n: int,
     tile, splits = choice.tile, choice.splits
     if choice.has_pass:
         return estimate_waves(target, fragment, tile, splits, m, n, k) + LAUNCH + 4 * m * k / READ
-    read = 4 * tile.m * -(-k // splits) * _resident(target, fragment, tile) / READ_BY_ONE
-    return estimate_waves(target, fragment, tile, splits, m, n, k, LOOK + read)
+    noting = replace(tile, step=NOTING * tile.step)
+    return estimate_waves(target, fragment, noting, splits, m, n, k, GUESS)
 
 
-def _resident(target: Target, fragment: Fragment, tile: Tile) -> int:
+def resident(target: Target, fragment: Fragment, tile: Tile) -> int:
     """Workgroups that a multiprocessor holds at a time."""
     by_registers = REGISTERS // (min(255, tile.sums(fragment) + OTHER_REGISTERS) * tile.threads(fragment))
     shared = max(tile.shared_bytes, tile.results_bytes(fragment))
@@ -496,14 +494,14 @@ def estimate_waves(
         k: of them.
         before: what each wave takes before its steps, besides `WAVE`.
     """
-    resident = _resident(target, fragment, tile)
+    held = resident(target, fragment, tile)
     groups = -(-m // tile.m) * -(-n // tile.n) * splits
     steps = math.ceil(math.ceil(k / tile.step_k) / (splits * tile.slices))
-    waves, rest = divmod(groups, target.processors * resident)
+    waves, rest = divmod(groups, target.processors * held)
     wave = WAVE + before
     time = LAUNCH + waves * (wave + steps * tile.step)
     if rest:
-        share = -(-rest // target.processors) / resident
+        share = -(-rest // target.processors) / held
         time += wave + steps * tile.step * max(share, tile.least)
     if splits > 1:
         time += LAUNCH + PART * splits * tile.m * tile.n / 16384

@@ -42,6 +42,13 @@ LARGEST_RANGE = 2.0**24
 An element of the other operand that lies 2^28 below its row's largest loses bits. It matters where the larger
 ones meet weights that are smaller by as much, which is kept from happening so.
 """
+LARGEST_POWER = 14
+"""fp16 ends below 2^16."""
+SPARE_POWERS = 10
+"""A row's largest magnitude may lie so many powers of two below 1 where the weights' rows are alike.
+
+What fp16 then cuts off an element is at most 2^-25 / 2^-10 of the row's largest, 2^-15: TF32 cuts off 2^-11.
+"""
 
 
 @dataclass(frozen=True)
@@ -284,6 +291,17 @@ def range_of(constant: Constant, weights: View) -> float:
     return known[key]
 
 
-def are_scalable(constant: Constant, weights: View) -> bool:
-    """Whether weights (…, n) of a constant are finite, and their rows' largest magnitudes alike enough."""
-    return range_of(constant, weights) <= LARGEST_RANGE
+def least_power(weights: View) -> int | None:
+    """The least power of two that rows may have as their largest magnitude where they meet weights (…, n).
+
+    None where the weights are no constant, not all finite, or their rows' largest magnitudes too different.
+    """
+    constant = weights.buffer.constant
+    found = math.inf if constant is None else range_of(constant, weights)
+    return math.ceil(math.log2(found)) - SPARE_POWERS if found <= LARGEST_RANGE else None
+
+
+def define_guess(writer: KernelWriter, least: int) -> None:
+    """What scale_guesses.slang wants to know; `least` is the least power of two, see `least_power`."""
+    writer.constant(least, "LEAST")
+    writer.constant((least + LARGEST_POWER) // 2, "GUESS")

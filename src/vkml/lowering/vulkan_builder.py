@@ -68,10 +68,7 @@ def _forced() -> Hashable:
         attention, attention_gradients, bfloat16_units, byte_units, decode_attention, dependent_launch, gemm,
         half_product, half_weights, matrix_units, recurrent, sliced,
     )  # fmt: skip
-    others = (
-        matrix_units.finds_own_scales, split_product.forced,
-        row_prologue.everywhere, dependent_launch.offered,
-    )  # fmt: skip
+    others = split_product.forced, row_prologue.everywhere, dependent_launch.offered
     return *others, *(template.forced for template in templates)
 
 
