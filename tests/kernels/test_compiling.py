@@ -41,6 +41,18 @@ def test_what_is_compiled_is_kept(compiled: list[str], monkeypatch: pytest.Monke
     assert compile_kernel(SOURCE.format(1)) == codes[0] and len(compiled) == 3
 
 
+def test_what_workgroups_are_like_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Sessions that find their kernels compiled need not load the compiler to plan."""
+    monkeypatch.setenv("VKML_CACHE_DIR", str(tmp_path))
+    source = "struct Two { int a; int b; };\ngroupshared Two two[3];\ngroupshared float2 room[4];\n"
+    source += SOURCE.format(48)
+    found = compiling.workgroup_of(source)
+    assert found == (48, [(None, 24), ("float2[4]", 32)])
+    assert compiling.workgroup_of(SOURCE.format(1).replace("{ }", "{ switch (1) { default: } }")) is None
+    monkeypatch.setattr(slang, "workgroup_of", lambda source: pytest.fail("asked again"))
+    assert compiling.workgroup_of(source) == found
+
+
 def test_threads_that_need_the_same_source_compile_it_once(compiled: list[str]) -> None:
     together = threading.Barrier(4)
 

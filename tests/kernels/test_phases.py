@@ -215,8 +215,8 @@ def test_what_a_kernel_says_of_its_workgroups() -> None:
         "", (1, 1, 1), (4, 3, 2), "groupshared float room[5][3]; groupshared uint one;"
     ).kernel.source
     size, shared = workgroup_of(source)
-    assert size == (4, 3, 2)
-    assert sorted(count for _, count in shared) == [4, 60]
+    assert size == 24
+    assert sorted(shared) == [("float[3][5]", 60), ("uint", 4)]
 
 
 def test_a_phase_has_the_push_constants_of_the_whole() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import json
 import queue
 import threading
 import weakref
@@ -127,10 +128,32 @@ def compiler_processes(sources: Collection[str], cores: int) -> Iterator[int]:
             _processes.discard(process)
 
 
-def _entry(source: str) -> str:
-    """The name of a source's module in the cache."""
+def workgroup_of(source: str) -> tuple[int, list[tuple[str | None, int]]] | None:
+    """What `slang.workgroup_of` says of a source, which is kept as modules are: sessions ask while they plan.
+
+    Returns:
+        The threads of its workgroups, and type and bytes of each variable that one shares; None where the
+        compiler does not know the source, as whoever compiles it is told.
+    """
+    name = _entry(source, "workgroup")
+    kept = cache.read(name)
+    if kept is not None:
+        threads, shared = json.loads(kept)
+        return threads, [(type_, bytes_) for type_, bytes_ in shared]
+    from vkml.kernels import slang
+
+    try:
+        found = slang.workgroup_of(source)
+    except slang.Unsupported:
+        return None
+    cache.write(name, json.dumps(found).encode())
+    return found
+
+
+def _entry(source: str, what: str = "spirv") -> str:
+    """The name in the cache of a source's module, or of what else is known of it."""
     digest = hashlib.sha256("\0".join((_compiler_version(), source)).encode()).hexdigest()
-    return f"spirv/{digest[:2]}/{digest}"
+    return f"{what}/{digest[:2]}/{digest}"
 
 
 @functools.cache

@@ -17,6 +17,8 @@ from dataclasses import field
 
 from vkml.dataclasses import dataclass
 from vkml.ir.size import Size
+from vkml.kernels import compiling
+from vkml.kernels.source_marks import PHASE
 from vkml.kernels.spec import Dispatch, KernelSpec, KernelText
 from vkml.kernels.views import Buffer, View
 from vkml.kernels.writer import STORAGE
@@ -26,8 +28,10 @@ NEEDS = ("vulkan_memory_model", "vulkan_memory_model_device_scope")
 MOST_THREADS = 256
 """Of a workgroup, unless all of its launches whose threads go together want the same number: what is compiled
 for more threads has fewer registers."""
-_TOGETHER = ("Barrier", "groupshared", "Wave", "CoopMat")
+_TOGETHER = ("Barrier", "groupshared", "Wave")
 """What a kernel's source has where its threads go together."""
+_LOOP = re.compile(r"\b(?:for|while)\s*\(")
+_UNROLLED = re.compile(r"\[ForceUnroll\]\s*for\b")
 _POINTER = re.compile(rf"(?:vector<)?(?:{'|'.join(sorted(set(STORAGE.values())))})(?:, \d+>)?\*")
 """Pointers that are the same type in all sources."""
 
@@ -36,36 +40,53 @@ _Argument = View | Buffer | int | Size
 
 
 @dataclass(frozen=True)
-class Workgroup:
-    """What a kernel's workgroups are like."""
+class Kind:
+    """What a kernel's source tells before anybody compiles it."""
 
-    threads: int
     is_whole: bool
-    """Whether it has to be one in a phase, too, because threads of it go together."""
+    """Whether a workgroup has to be one in a phase, too, because threads of it go together."""
+    is_simple: bool
+    """Whether each thread goes its own way, without loops: it takes as long whatever the sizes."""
     may_have_twins: bool
     """Whether further threads may do the same and write nothing."""
     asks_subgroup: bool
-    shared: tuple[tuple[object, int], ...]
+
+
+@functools.lru_cache(maxsize=1024)
+def kind_of(text: KernelText) -> Kind | None:
+    """What a text's kernels are like; None where they are no phases."""
+    source = text.joined()
+    if "CoopMat" in source or not all(_is_plain(type_) for type_, _ in text.fields):
+        return None
+    is_whole = any(word in source for word in _TOGETHER)
+    return Kind(
+        is_whole,
+        not is_whole and _LOOP.search(_UNROLLED.sub("", source)) is None,
+        # What an atomic operation returns is another thing each time, and twins are in other subgroups.
+        not any(word in source for word in ("Interlocked", "WaveGetWaveIndex")),
+        "Wave" in source,
+    )
+
+
+@dataclass(frozen=True)
+class Workgroup:
+    """What a kernel's workgroups are like."""
+
+    kind: Kind
+    threads: int
+    shared: tuple[tuple[str | None, int], ...]
     """Types and bytes of its shared variables; None for types that no other kernel has."""
 
 
 @functools.lru_cache(maxsize=1024)
 def workgroup_of(text: KernelText) -> Workgroup | None:
     """What the workgroups of a text's kernels are like; None where it is no phase."""
-    from vkml.kernels import slang  # not for sessions on the CPU
-
-    source = text.joined()
-    if "CoopMat" in source or not all(_is_plain(type_) for type_, _ in text.fields):
+    kind = kind_of(text)
+    found = None if kind is None else compiling.workgroup_of(text.joined())
+    if kind is None or found is None:
         return None
-    size, shared = slang.workgroup_of(source)
-    return Workgroup(
-        math.prod(size),
-        any(word in source for word in _TOGETHER),
-        # What an atomic operation returns is another thing each time, and twins are in other subgroups.
-        not any(word in source for word in ("Interlocked", "WaveGetWaveIndex")),
-        "Wave" in source,
-        tuple(shared),
-    )
+    threads, shared = found
+    return Workgroup(kind, threads, tuple(shared))
 
 
 def _is_plain(type_: str) -> bool:
@@ -79,7 +100,7 @@ class Phases:
     levels: tuple[tuple[Dispatch, ...], ...] = ()
     threads: int = 0
     """That it must have; 0: any number."""
-    shared: Counter[object] = field(default_factory=Counter)
+    shared: Counter[str] = field(default_factory=Counter)
     """How many variables of which type it shares."""
     shared_bytes: int = 0
     slots: dict[_Slot, _Argument] = field(default_factory=dict)
@@ -89,7 +110,7 @@ class Phases:
     def with_level(self, level: Sequence[Dispatch]) -> Phases | None:
         """These and a level more; None where one kernel cannot be both."""
         size, shared = self.subgroup_size, self.shared.copy()
-        bytes_: dict[object, int] = {}
+        bytes_: dict[str | None, int] = {}
         added = 0
         for launch in level:
             found = workgroup_of(launch.kernel.text)
@@ -128,7 +149,7 @@ def _threads(launches: Iterable[Dispatch]) -> int | None:
     for launch in launches:
         found = workgroup_of(launch.kernel.text)
         assert found is not None
-        if found.is_whole:
+        if found.kind.is_whole:
             whole.append((launch, found))
         else:
             widest = max(widest, math.prod(launch.groups) * found.threads)
@@ -144,8 +165,8 @@ def _may_have_twins(launch: Dispatch, found: Workgroup) -> bool:
     """Whether further threads of a workgroup may do the same as a launch's and write nothing."""
     lanes = launch.kernel.subgroup_size
     # A subgroup of its own threads and of twins would add these up, too.
-    is_even = not found.asks_subgroup or (lanes is not None and found.threads % lanes == 0)
-    return found.may_have_twins and is_even
+    is_even = not found.kind.asks_subgroup or (lanes is not None and found.threads % lanes == 0)
+    return found.kind.may_have_twins and is_even
 
 
 def turns(launch: Dispatch, threads: int) -> int:
@@ -153,13 +174,7 @@ def turns(launch: Dispatch, threads: int) -> int:
     found = workgroup_of(launch.kernel.text)
     assert found is not None
     count = math.prod(launch.groups)
-    return count if found.is_whole else -(-count * found.threads // threads)
-
-
-def is_whole(launch: Dispatch) -> bool:
-    """Whether threads of a workgroup go together in a launch."""
-    found = workgroup_of(launch.kernel.text)
-    return found is None or found.is_whole
+    return count if found.kind.is_whole else -(-count * found.threads // threads)
 
 
 def merged(phases: Phases) -> Dispatch:
@@ -197,10 +212,8 @@ def merged(phases: Phases) -> Dispatch:
             fields[places[key]] = field_
         programs.append(launch.kernel.text.joined(fields, len(values)))
         values += launch.kernel.constants
-    from vkml.kernels import slang
-
     text = KernelText(
-        tuple(name for name, _ in constants), tuple(unnamed), (), (slang.PHASE.join(programs),), False
+        tuple(name for name, _ in constants), tuple(unnamed), (), (PHASE.join(programs),), False
     )
     labels = ", ".join(launch.kernel.label for launch in launches)
     kernel = KernelSpec(
@@ -254,7 +267,7 @@ def _calls(
         y = "0u" if down == 1 else rest if across * down == count else f"({rest}) % {constant('DOWN')}"
         z = "0u" if across * down == count else f"({rest}) / {constant('DOWN')}" if down > 1 else rest
         place = f"uint3({x}, {y}, {z})"
-    if found.is_whole:
+    if found.kind.is_whole:
         every = (
             f"thread % {found.threads}u, thread < {found.threads}u" if found.threads < threads else "thread"
         )

@@ -5,21 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from vkml.kernels.phases import NEEDS, Phases, is_whole, merged, turns
+from vkml.kernels.phases import NEEDS, Phases, kind_of, merged, turns
 from vkml.kernels.spec import Dispatch
 from vkml.lowering.target import Target
 
-offered = False
-"""Whether levels are merged without being `forced` to: it has not been timed on a GPU yet."""
+offered = True
+"""Whether levels are merged without being `forced` to."""
 forced: int | None = None
 """For tests and measurements: how often a workgroup may begin anew in a level, whatever that costs."""
 
-LEVEL_MICROSECONDS = 1.78
-"""Of a dispatch that waits for the one before it, on an H200,"""
-STEP_MICROSECONDS = 0.45
-"""and of a phase that does, in one workgroup."""
-TURN_MICROSECONDS = 0.6
-"""Of a workgroup's worth of an elementwise launch behind another: loads, and stores. An estimate."""
+SPARED_MICROSECONDS = 1.75
+"""By which a level is longer than a phase on an H200, where a workgroup does either in a turn: 1.75 to 1.83
+in chains of 64 and 100 Adds, 1.72 in one of products and softmaxes. The turn itself takes as long in both."""
+TURN_MICROSECONDS = 0.12
+"""Of a further turn, 1024 elements, of an Add: one takes 0.23, three 0.42, seven 0.81,"""
+TURN_OPERANDS = 3
+"""which reads two operands and writes one; with more of them it takes as much longer."""
+MOST_ADDED = SPARED_MICROSECONDS / 2
+"""That turns may take: half, for in those chains a workgroup read from its L1 what it had written itself, and
+none took more than eight."""
 MOST_LEVELS = 16
 MOST_SOURCE = 32768
 """Levels in one dispatch, and characters of their launches' sources, of which a product of a few rows has
@@ -48,8 +52,11 @@ def merged_levels(levels: list[list[Dispatch]], target: Target) -> list[list[Dis
             made.extend(map(list, run.levels))
         run = Phases()
 
-    for level in levels:
-        if not _is_small(level):
+    small = [False, *map(_is_small, levels), False]
+    for number, level in enumerate(levels):
+        before, is_small, after = small[number : number + 3]
+        # Of one that is alone nobody need know the kernels.
+        if not is_small or not (before or after):
             close()
             made.append(level)
             continue
@@ -82,20 +89,53 @@ def _longer(run: Phases, level: Sequence[Dispatch], target: Target) -> Phases | 
 
 
 def _is_small(level: Sequence[Dispatch]) -> bool:
-    """Whether a level may be worthwhile, before anybody looks into its kernels."""
+    """Whether a level may be worthwhile, by what is known before its kernels are compiled."""
     if any(type(count) is not int for launch in level for count in launch.groups):
         return False
-    most = forced if forced is not None else 1 + (LEVEL_MICROSECONDS - STEP_MICROSECONDS) / TURN_MICROSECONDS
+    most = forced if forced is not None else 1 + MOST_ADDED / TURN_MICROSECONDS
     # Workgroups of the smallest kernels have 64 threads, of which four fit.
-    return sum(math.prod(launch.groups) for launch in level) <= 4 * most
+    if sum(math.prod(launch.groups) for launch in level) > 4 * most:
+        return False
+    others = 0
+    for launch in level:
+        kind = kind_of(launch.kernel.text)
+        if kind is None or launch.table is not None:
+            return False
+        if not kind.is_simple:
+            others += -(-math.prod(launch.groups) // (1 if kind.is_whole else 4))
+    return forced is not None or others <= 1
 
 
 def _is_worthwhile(level: Sequence[Dispatch], threads: int) -> bool:
     """Whether a workgroup does a level before a device has waited for it."""
-    each = [turns(launch, threads) for launch in level]
     if forced is not None:
-        return sum(each) <= forced
-    # How long a turn of a product takes is not known here: two of them are beside each other in a level.
-    if sum(count for launch, count in zip(level, each, strict=True) if is_whole(launch)) > 1:
-        return False
-    return (sum(each) - 1) * TURN_MICROSECONDS <= LEVEL_MICROSECONDS - STEP_MICROSECONDS
+        return sum(turns(launch, threads) for launch in level) <= forced
+    added = added_microseconds(level, threads)
+    return added is not None and added <= MOST_ADDED
+
+
+def added_microseconds(level: Sequence[Dispatch], threads: int) -> float | None:
+    """What one workgroup takes longer for a level than workgroups that are beside each other.
+
+    Args:
+        level: launches of known numbers of workgroups.
+        threads: of the one workgroup.
+
+    Returns:
+        None where that is not known: how long threads go together, or in a loop, hangs on sizes. A turn of a
+        product of 16 rows and 64 steps of k takes 1.0 µs, so that two of them would spare something, and four
+        of them cost more than they spare.
+    """
+    simple, others, longest = 0.0, 0, 0.0
+    for launch in level:
+        count, kind = turns(launch, threads), kind_of(launch.kernel.text)
+        if kind is not None and kind.is_simple:
+            one = TURN_MICROSECONDS * max(1.0, (len(launch.reads) + len(launch.writes)) / TURN_OPERANDS)
+            simple += count * one
+            longest = max(longest, one)
+        else:
+            others += count
+    if others > 1:
+        return None
+    # One of them would take a turn in a level, too: the other one, whatever that is, or the longest.
+    return simple if others else simple - longest

@@ -7,16 +7,16 @@ known is computed.
 
 from __future__ import annotations
 
+import math
+
 from vkml.kernels.dependent_launch import MARK
 from vkml.kernels.slang.compilation import Compilation
 from vkml.kernels.slang.dependent import with_dependencies
 from vkml.kernels.slang.errors import Unsupported
 from vkml.kernels.slang.parser import parse
-from vkml.kernels.slang.phases import bytes_of, has_records
+from vkml.kernels.slang.phases import bytes_of, has_records, name_of
 from vkml.kernels.slang.tokens import tokens_of
-
-PHASE = "\n#phase\n"
-"""Stands in a source before each program that is a phase of the first one: see `Compilation`."""
+from vkml.kernels.source_marks import PHASE
 
 
 def compile_kernel(source: str) -> bytes:
@@ -35,8 +35,8 @@ def compile_kernel(source: str) -> bytes:
     return with_dependencies(module, offset, polls, may_wait_itself=not phases)
 
 
-def workgroup_of(source: str) -> tuple[tuple[int, int, int], list[tuple[object, int]]]:
-    """The size of a kernel's workgroups, and the type and bytes of each variable that one shares.
+def workgroup_of(source: str) -> tuple[int, list[tuple[str | None, int]]]:
+    """The threads of a kernel's workgroups, and the type and bytes of each variable that one shares.
 
     The type is None where it has structs, which are those of one source: phases have none of these in common.
 
@@ -44,10 +44,11 @@ def workgroup_of(source: str) -> tuple[tuple[int, int, int], list[tuple[object, 
         Unsupported: something in the source is not known here.
     """
     compilation = Compilation(parse(tokens_of(source)))
-    shared: list[tuple[object, int]] = [
-        (None if has_records(type_) else type_, bytes_of(type_)) for type_ in compilation.shared_types
+    shared = [
+        (None if has_records(type_) else name_of(type_), bytes_of(type_))
+        for type_ in compilation.shared_types
     ]
-    return compilation.workgroup, shared
+    return math.prod(compilation.workgroup), shared
 
 
 __all__ = ["PHASE", "Unsupported", "compile_kernel", "workgroup_of"]

@@ -49,6 +49,16 @@ def bytes_of(type_: types.Type) -> int:
     return types.size_of(type_)
 
 
+def name_of(type_: types.Type) -> str:
+    """Equal for variables of a workgroup that are of the same type."""
+    if isinstance(type_, types.Array):
+        return f"{name_of(type_.element)}[{type_.count}]"
+    if isinstance(type_, types.Vector):
+        return f"{type_.element.name}{type_.count}"
+    assert isinstance(type_, types.Scalar)
+    return type_.name
+
+
 def has_records(type_: types.Type) -> bool:
     """Whether a type is one of structs."""
     return has_records(type_.element) if isinstance(type_, types.Array) else isinstance(type_, types.Record)
