@@ -10,7 +10,7 @@ import pytest
 from tests.counting import lines_run
 from tests.lowering.checking import broken_dependencies
 from vkml.ir import TensorType, dtypes
-from vkml.kernels.pointwise import COUNT, ELEMENT
+from vkml.kernels.items import COUNT, ELEMENT
 from vkml.kernels.spec import Dispatch, KernelSpec, KernelText
 from vkml.kernels.views import Buffer, BufferKind, View, contiguous
 from vkml.lowering import horizontal

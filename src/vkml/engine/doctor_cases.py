@@ -445,6 +445,8 @@ def _all() -> Iterator[Case]:
     yield case("concat", "middle axis", _simple("Concat", (2, 3, 5), (2, 7, 5), axis=1))
     yield case("concat", "last axis", _simple("Concat", (4, 3), (4, 6), axis=-1))
     yield case("transpose", "matrix", _simple("Transpose", (65, 33), perm=(1, 0)))
+    yield case("transpose", "large matrix", _simple("Transpose", (364, 368), perm=(1, 0)))
+    yield case("transpose", "large matrix, odd sides", _simple("Transpose", (365, 367), perm=(1, 0)))
     yield case("transpose", "four axes", _simple("Transpose", (2, 3, 5, 7), perm=(0, 2, 3, 1)))
     double = [None, np.array([1, 1, 2, 2], np.float32)]
     floor = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}

@@ -14,7 +14,7 @@ import numpy as np
 
 from vkml.dataclasses import dataclass
 from vkml.ir import dtypes
-from vkml.kernels.pointwise import COUNT, ELEMENT, WORKGROUP
+from vkml.kernels.items import COUNT, ELEMENT, WORKGROUP
 from vkml.kernels.spec import Dispatch, KernelText
 from vkml.kernels.views import Buffer, BufferKind, View
 from vkml.kernels.writer import KernelWriter

@@ -12,14 +12,15 @@ from vkml.ir.lowering import CannotLower
 from vkml.ir.scalar_body import scalar_results
 from vkml.ir.size import Size, is_deciding, is_multiple
 from vkml.ir.wording import counted
+from vkml.kernels.blocks import blocks_of, generate_blocks
 from vkml.kernels.epilogue import Epilogue
+from vkml.kernels.items import finish_items
 from vkml.kernels.scalar_text import write_statements
 from vkml.kernels.spec import Dispatch, KernelSpec
 from vkml.kernels.views import View, collapse
 from vkml.kernels.writer import (
     KernelWriter,
     compute_type,
-    grid,
     is_packed_constant,
     load_expression,
     load_packed,
@@ -27,12 +28,6 @@ from vkml.kernels.writer import (
     storage_type,
     store_expression,
 )
-
-WORKGROUP = 256
-COUNT = "ITEMS"
-"""The constant that says how many items, of one or more elements each, a launch has."""
-ELEMENT = "void element(int item)"
-"""Of the function in a kernel's last part but one, which does all there is to one item."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +132,11 @@ def _generate(
     space = outputs[0].shape
     operands = [*leaves, *outputs]
     sizes, strides = collapse(space, [view.strides for view in operands])
+    blocks = blocks_of(leaves, outputs, sizes, strides)
+    if blocks is not None:
+        return generate_blocks(
+            body, leaves, outputs, forwards, sizes, strides, blocks, label, push_limit, max_groups
+        )
     width = _vector_width(operands, sizes, strides)
     total = math.prod(sizes)
     items = total // width
@@ -151,7 +151,6 @@ def _generate(
         for (view, _), is_vector in zip(forwards[: len(leaves)], is_whole, strict=False)
     ]
     pointers += [writer.write(view, width=part) for view, _ in forwards[len(leaves) :]]
-    count = writer.constant(items, COUNT)
     lines = _decompose(writer, sizes, width)
     coordinates = tuple(f"c{axis}" for axis in range(len(sizes)))
     in_vectors = (*coordinates[:-1], "vectors")
@@ -188,29 +187,13 @@ def _generate(
     for index, view in enumerate(outputs, len(leaves)):
         lines += _store(view, pointers[index], places[index], width, f"y{index - len(leaves)}")
 
-    across, rows = grid(-(-items // WORKGROUP), max_groups)
-    across_name = writer.constant(across, "ACROSS") if rows > 1 else "0"
     if body.nodes:
         writer.math()
-    writer.text("\n".join([ELEMENT, "{", f"    if (item >= {count}) return;", *lines, "}"]))
-    writer.text(
-        "\n".join(
-            [
-                f'[shader("compute")] [numthreads({WORKGROUP}, 1, 1)]',
-                "void main(uint3 group : SV_GroupID, uint thread : SV_GroupIndex)",
-                "{",
-                f"    element(int((group.x + group.y * {across_name}) * {WORKGROUP} + thread));",
-                "}",
-            ]
-        )
-    )
     variant = f"{counted(width, 'element')} a thread, {len(sizes)}-D"
     form = None
     if not is_deciding():
         form = scalar_results(body), tuple([view.dtype for view in operands])
-    return writer.finish(
-        label, (across, rows, 1), variant=variant, reason="generated for these operators", form=form
-    )
+    return finish_items(writer, items, lines, label, max_groups, variant, form)
 
 
 def _vector_width(views: Sequence[View], sizes: tuple[int, ...], strides: Sequence[tuple[int, ...]]) -> int:
