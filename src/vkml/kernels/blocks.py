@@ -37,9 +37,13 @@ LEAST_SIDE = 4
 """Of rows and columns: below, a sector that is read for one element has few others."""
 _SIDE = 4
 """Of a block, in elements."""
+_VECTOR = 4
+"""Elements of a vector, at the most."""
 _MOST_WHOLE = 4
 """Operands of which a thread keeps whole blocks of `_SIDE` in registers; of more, those are smaller."""
 _WARP = 32
+_NEAR_COLUMNS = 4
+"""Threads of a warp that are beside one another along columns, where these are vectors."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +120,7 @@ def blocks_of(
     many_columns = min(WORKGROUP // many_rows, lanes_for(columns))
 
     def direction(axis: int, other: int, lanes: int, *, is_columns: bool) -> Direction:
-        width = side
+        width = min(side, _VECTOR, 16 // widest)
         while width > 1 and not all(
             _is_aligned(view, stride, sizes, axis, width)
             for view, stride in zip(views, strides, strict=True)
@@ -249,7 +253,7 @@ def _coordinates(names: _Constants, blocks: Blocks, sizes: tuple[int, ...]) -> l
     """Statements that find a thread's first row r0 and column c0, and its place aN along each other axis."""
     rows, columns = blocks.rows, blocks.columns
     # Of a warp: fewer columns than rows where they are vectors, for a sector is full all the same.
-    near_columns = min(4 if columns.width > 1 else 8, columns.lanes)
+    near_columns = min(_NEAR_COLUMNS * (1 if columns.width > 1 else 2), columns.lanes)
     near_rows = min(_WARP // near_columns, rows.lanes)
     lines = [
         f"    uint lane = uint(item) % {blocks.items};",
