@@ -149,6 +149,23 @@ def test_what_is_not_finite(tile: Tile, vulkan_device_name: str) -> None:
     np.testing.assert_array_equal(np.isneginf(found), np.isneginf(exact))
 
 
+@pytest.mark.parametrize("turned", ["", "a", "b", "ab"])
+def test_odd_sizes_give_the_bits_of_padded_ones(tile: Tile, vulkan_device_name: str, turned: str) -> None:
+    """What lies behind the last row and column is no reason to compute results beside it again."""
+    a, b = normal(1, 33, 75), normal(2, 75, 21)
+
+    def of(a: Array, b: Array) -> Array:
+        feed = {name: x.T.copy() if name in turned else x for name, x in (("a", a), ("b", b))}
+        sketch, values = Sketch("product"), []
+        for name, array in feed.items():
+            value = sketch.input(name, array.shape)
+            values.append(sketch.node("Transpose", value, perm=[1, 0]) if name in turned else value)
+        return run(vulkan_device_name, sketch, sketch.node("MatMul", *values), feed)
+
+    whole = of(np.pad(a, ((0, 3), (0, 1))), np.pad(b, ((0, 1), (0, 3))))
+    np.testing.assert_array_equal(of(a, b), whole[:33, :21])
+
+
 def test_operands_are_split_once(tile: Tile, vulkan_device_name: str) -> None:
     """Two products of the same rows share the pieces."""
     feed = {"a": normal(1, 40, 48), "b": normal(2, 48, 36), "c": normal(3, 48, 20)}
