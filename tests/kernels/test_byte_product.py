@@ -101,6 +101,25 @@ def test_zero_points(vulkan_device_name: str) -> None:
     cases.check(vulkan_device_name)
 
 
+def test_zero_points_of_zero_are_none(vulkan_device_name: str) -> None:
+    """Bytes are multiplied as such, not as int32, whichever operator names them."""
+    sketch, zero, one = Sketch("zeros"), np.int8(0), np.float32(0.05)
+    x = sketch.input("x", (5, 12), dtypes.INT8)
+    weight, zeros, scale = map(sketch.constant, (bytes_of(np.int8, 12, 8), zero, one))
+    scaled = sketch.node("QLinearMatMul", x, scale, zeros, weight, scale, zeros, scale, zeros)
+    summed = sketch.node("MatMulInteger", x, weight, zeros, zeros)
+    data = save_graph(sketch.finish(scaled, summed))
+    feed = {"x": bytes_of(np.int8, 5, 12)}
+    with vkml.InferenceSession(data, devices=vulkan_device_name) as session:
+        found = session.run(None, feed)
+        kernels = [step.kernel for step in session.report().steps if "matmul" in step.kernel]
+    if resolve(vulkan_device_name, "cpu").multiplies_bytes:
+        assert kernels == ["byte_matmul", "byte_matmul"]
+    expected = vkml.InferenceSession(data, devices="cpu").run(None, feed)
+    for here, there in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(here, there)
+
+
 def test_all_sizes_may_be_open(vulkan_device_name: str) -> None:
     sketch = Sketch("open")
     x = sketch.input("x", (None, None), dtypes.UINT8)

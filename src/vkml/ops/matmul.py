@@ -360,18 +360,17 @@ class MatMulInteger(Operator):
     def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T] | None:
         a, b = present(inputs, 0), present(inputs, 1)
         zeros = [optional(inputs, 2), optional(inputs, 3)]
+        if all(zero is None for zero in zeros):
+            return [build.apply("MatMul", converted(build, a, INT32), converted(build, b, INT32))]
         return [integer_product_steps(build, node, a, b, *zeros)]
 
 
 def integer_product_steps(build: Emitter[T], node: Node, a: T, b: T, zero_a: T | None, zero_b: T | None) -> T:
     """The product of matrices of 8-bit integers less their zero points, in int32.
 
-    That of the bytes, less what zero points add to it: a row's and b's column's sums, times these. Without
-    zero points, a product of int32.
+    That of the bytes, less what zero points add to it: a row's and b's column's sums, times these.
     """
     zero_a, zero_b = (None if _is_zero(build, zero) else zero for zero in (zero_a, zero_b))
-    if zero_a is None and zero_b is None:
-        return build.apply("MatMul", converted(build, a, INT32), converted(build, b, INT32))
     dims_a, dims_b = build.type_of(a).dims, build.type_of(b).dims
     product = build.apply("MatMulInteger", a, b)
 
