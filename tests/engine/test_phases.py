@@ -24,7 +24,7 @@ from vkml.onnx import save_graph
 from vkml.tracing import evaluation
 
 Array = np.ndarray[Any, Any]
-TURNS = 64
+NEVER, TURNS = 0, 64
 """Of a workgroup in a level, that the tests allow: nearly all of small models is merged."""
 
 
@@ -57,7 +57,7 @@ def both(
 ) -> list[list[list[Array]]]:
     """Results of all feeds with levels as they are, and merged."""
     found = []
-    for turns in (None, TURNS):
+    for turns in (NEVER, TURNS):
         phases.forced = turns
         options = vkml.SessionOptions(guard_bytes=guard_bytes)
         with vkml.InferenceSession(source, options, devices=device) as session:
@@ -121,7 +121,7 @@ def test_models_are_the_same_bit_for_bit(vulkan_device_name: str, name: str) -> 
 def test_barriers_are_spared(vulkan_device_name: str) -> None:
     source = save_graph(unfused(12))
     barriers = []
-    for turns in (None, TURNS):
+    for turns in (NEVER, TURNS):
         phases.forced = turns
         with vkml.InferenceSession(source, devices=vulkan_device_name) as session:
             barriers.append(session.report().barriers)

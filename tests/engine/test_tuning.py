@@ -174,6 +174,8 @@ def test_every_candidate_of_tiles_and_windows_is_right(
     assert model is not None
     feed = {"a": a, "image": image}
     expected = vkml.InferenceSession(model, devices="cpu").run(None, feed)
+    # A GPU's units round operands to TF32's ten bits, at "high".
+    nearby = 2e-4 if find_device(lavapipe, True).is_software else 2e-2
     clock = poison(monkeypatch, lambda label: False)
     session_of(model, lavapipe, tune="full").close()
     labels = list(dict.fromkeys(clock.calls))
@@ -186,7 +188,7 @@ def test_every_candidate_of_tiles_and_windows_is_right(
         with session_of(model, lavapipe, tune="full") as session:
             assert liked in variants(session)
             for made, wanted in zip(session.run(None, feed), expected, strict=True):
-                np.testing.assert_allclose(made, wanted, atol=2e-4)
+                np.testing.assert_allclose(made, wanted, atol=nearby)
 
 
 # -- what stays ----------------------------------------------------------------------------------------------

@@ -51,12 +51,13 @@ GPU = Target(
 def tile(
     request: pytest.FixtureRequest, vulkan_device_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Tile]:
-    """One of two by two subgroups, of a fragment of the device's each; forced."""
+    """One of two by two subgroups, of 16 by 16 results each, or what a fragment of the device has; forced."""
     fragments = device_registry.fragments_of(vulkan.find_device(vulkan_device_name, True))
     if not fragments:
         pytest.skip("no fp16 matrix units on this device")
     fragment = fragments[0]
-    made = Tile(2 * fragment.m, 2 * fragment.n, BLOCK, fragment.m, fragment.n, request.param, 100, 0.5)
+    m, n = (max(16, size) for size in (fragment.m, fragment.n))
+    made = Tile(2 * m, 2 * n, BLOCK, m, n, request.param, 100, 0.5)
     monkeypatch.setattr(sliced, "choose", lambda target, product: None)  # what is small is its own, on GPUs
     monkeypatch.setattr(half_product, "forced", (made, 1))
     yield made

@@ -94,7 +94,10 @@ def test_every_layout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Lines of rows along k and across, at multiples of 16 bytes and anywhere; weights either way; a bias."""
-    monkeypatch.setattr(half_weights, "forced", (TILES[kind], splits))
+    tile = TILES[kind]
+    rows_fetched = tile.subgroups * fragment.lanes * 8 // tile.step_k  # of A, by all threads once
+    tile = replace(tile, sub_m=max(tile.sub_m, rows_fetched))
+    monkeypatch.setattr(half_weights, "forced", (tile, splits))
     _, left, right, turned = (LAYOUTS | LONG)[name]
     x, weights = halves(1, *left), halves(2, *right)
     sketch = Sketch("product")
@@ -249,7 +252,7 @@ def test_weights_of_each_batch_are_read_as_they_lie(
     tile: Tile, vulkan_device_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fragments = device_registry.fragments_of(vulkan.find_device(vulkan_device_name, True))
-    m, n = (2 * size for size in (fragments[0].m, fragments[0].n))
+    m, n = (2 * max(16, size) for size in (fragments[0].m, fragments[0].n))
     monkeypatch.setattr(half_product, "forced", (half_product.Tile(m, n, 32, m // 2, n // 2, 0, 1, 1), 1))
     x, weights = halves(1, 3, 18, 40), halves(2, 3, 40, 24)
     sketch = Sketch("product")

@@ -143,6 +143,25 @@ def test_badly_scaled_rows_and_columns_are_as_exact_as_tf32(device: str, has_pas
     assert errors(found, exact)[1] <= 1.2 * row
 
 
+@pytest.mark.parametrize("tile", [SMALL, SLICED], ids=["one slice", "slices"])
+def test_rows_that_begin_unlike_the_rest_of_them(device: str, tile: Tile) -> None:
+    """With zeros, with much smaller or larger numbers; each is as exact as with TF32, and zeros are zero."""
+    matrix_units.forced = Choice(tile, 1)
+    m, k, n = 40, 400, 32
+    x, weights = normal(3, m, k), normal(4, k, n)
+    x[1, :200], x[2, :390], x[3], x[4, 100:] = 0, 0, 0, 0
+    for row, factor in enumerate((1e-30, 1e-9, 1e-3, 1e3, 1e9, 1e30), 6):
+        x[row, :300] *= np.float32(factor)
+    x[20, :300], x[20, 300:] = 0, x[20, 300:] * np.float32(1e-20)
+    [found] = run(product(weights, m), device, {"x": x})
+    exact = x.astype(np.float64) @ weights
+    rounded = tf32(x) @ tf32(weights)
+    assert not found[3].any()
+    for row in range(m):
+        if row != 3:
+            assert errors(found[[row]], exact[[row]])[0] <= 2 * errors(rounded[[row]], exact[[row]])[0], row
+
+
 @pytest.mark.parametrize("has_pass", [True, False], ids=["pass", "own scales"])
 def test_infinities_and_nan_come_out_where_they_belong(device: str, has_pass: bool) -> None:
     matrix_units.forced = Choice(SMALL, 1, has_pass)

@@ -14,6 +14,7 @@ from tests.kernels.test_decode_attention import HALVES, has
 from vkml.engine.sketch import Sketch
 from vkml.ir import dtypes
 from vkml.kernels import row_prologue
+from vkml.lowering import phases
 from vkml.onnx import save_graph
 
 Array = npt.NDArray[Any]
@@ -21,7 +22,8 @@ Doubles = npt.NDArray[np.float64]
 
 
 @pytest.fixture(autouse=True)
-def everywhere() -> Iterator[None]:
+def everywhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(phases, "forced", 0)  # a level is a launch
     row_prologue.everywhere = True
     yield
     row_prologue.everywhere = False

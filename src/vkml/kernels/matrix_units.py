@@ -88,10 +88,15 @@ class Tile:
         """As matrix_units.slang counts them, but for the fragment's rows of results, which are fewer."""
         operands = self.slices * 2 * self.m * ((self.step_k + 8) // 4)
         added = self.slices // 2 * self.m * self.n // 2
-        return 8 * (max(operands, added) + self.m)
+        return 8 * (max(operands, added) + self._told_words)
 
     def results_bytes(self, fragment: Fragment) -> int:
-        return 8 * (self.subgroups * fragment.m * ((self.sub_n + 4) // 2) + self.m)
+        return 8 * (self.subgroups * fragment.m * ((self.sub_n + 4) // 2) + self._told_words)
+
+    @property
+    def _told_words(self) -> int:
+        """Exponents of rows by slices, and what subgroups tell each other, where scales are guessed."""
+        return self.slices * (self.m + self.subgroups)
 
     def threads(self, fragment: Fragment) -> int:
         return self.subgroups * self.slices * fragment.lanes
@@ -258,7 +263,7 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
         files.remove("scale_guesses")
     else:
         least = build.ask(matrix_of(b), least_power)
-        assert isinstance(least, int)
+        assert isinstance(least, int) and guesses(tile, fragment)
         define_guess(writer, least)
     writer.constant(a.strides[1], "A_STRIDE")
     define(writer, build.target, fragment, choice, (product.m, product.n, product.k), pointers)
@@ -439,16 +444,20 @@ def choices(
     if forced is not None:
         return [forced] if forced.tile.fits(fragment, target) and suits(forced.tile) else []
     m, n, k = (typical(size) for size in (product.m, product.n, product.k))
-    passes = passes or (True, False)
     found: list[Choice] = []
     for tile in tiles:
         if not (tile.fits(fragment, target) and suits(tile)):
             continue
         for splits in ranges(target, tile, m, n, k):
-            for has_pass in passes:
+            for has_pass in passes or ((True, False) if guesses(tile, fragment) else (True,)):
                 choice = Choice(tile, splits, has_pass)
                 found.append(replace(choice, time=estimate(target, fragment, choice, m, n, k)))
     return found
+
+
+def guesses(tile: Tile, fragment: Fragment) -> bool:
+    """Whether a row's elements of a step are a subgroup's, so that it can tell what their scale may be."""
+    return tile.step_k // 4 <= fragment.lanes
 
 
 def ranges(target: Target, tile: Tile, m: int, n: int, k: int) -> list[int]:
