@@ -6,7 +6,6 @@ import gc
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,12 +13,12 @@ import pytest
 
 import vkml
 from vkml.engine import devices as device_registry
-from vkml.engine import fragment_check, recorded
+from vkml.engine import fragment_check
 from vkml.engine import weights as weight_store
 from vkml.engine.sketch import Sketch
 from vkml.engine.weights import WeightStore
 from vkml.ir import Constant, TensorType, dtypes
-from vkml.kernels import dependent_launch, gemm, matrix_units
+from vkml.kernels import gemm, matrix_units
 from vkml.kernels.matrix_units import Choice, Tile
 from vkml.kernels.packed_weights import Fragment, PackedWeights, count_elements, padded
 from vkml.kernels.spec import Dispatch
@@ -438,31 +437,3 @@ def test_packed_weights_are_made_once_and_keep_no_original_alive() -> None:
     del b, matrix, first, second
     gc.collect()
     assert original() is None
-
-
-@pytest.mark.parametrize(("tile", "splits"), [(SMALL, 1), (SLICED, 2)])
-def test_weights_are_fetched_before_a_wait(
-    device: str, tile: Tile, splits: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same bits as behind barriers; of 40 columns the last workgroups of a grid have nothing to do."""
-    sketch = Sketch("products")
-    value = sketch.input("x", (24, 96))
-    for seed, (k, n) in enumerate([(96, 64), (64, 40), (40, 96)]):
-        value = sketch.node("Tanh", sketch.node("MatMul", value, sketch.constant(normal(seed, k, n))))
-    model, x = save_graph(sketch.finish(value)), {"x": normal(9, 24, 96)}
-    monkeypatch.setattr(matrix_units, "forced", Choice(tile, splits, 1.0))
-    found = []
-    sources: list[str] = []
-    compile_kernels = recorded.compile_kernels
-
-    def note(device: Any, kernels: Any, *more: Any) -> Any:
-        sources.extend(kernel.source for kernel in kernels if kernel.is_dependent)
-        return compile_kernels(device, kernels, *more)
-
-    monkeypatch.setattr(recorded, "compile_kernels", note)
-    for is_forced in (False, True):
-        monkeypatch.setattr(dependent_launch, "forced", is_forced)
-        found.append(run(model, device, x, x, x))
-    for before, after in zip(*found, strict=True):
-        np.testing.assert_array_equal(before, after)
-    assert sum("WEIGHTS_FIRST = true" in source for source in sources) >= 3

@@ -70,8 +70,6 @@ class Binding:
     """Where numbers that kernels read are to be written, and these."""
     tables: Memory | None = None
     """What launches over several tensors read of them."""
-    counters: Memory | None = None
-    """Of workgroups that have ended, for launches that wait for others by themselves."""
     reads: HostReads | None = None
     """Runs of it in which the device reads arrays of the host itself."""
     is_recorded: bool = True
@@ -87,8 +85,5 @@ class Binding:
         if self.tables is not None:
             self.tables.free()
             self.tables = None
-        if self.counters is not None:
-            self.counters.free()
-            self.counters = None
         self.commands.free()
         self.input_views, self.output_views, self.sizes = [], [], []

@@ -132,11 +132,6 @@ class HostReads:
             recorder.dispatch(self._pipeline, push, *grid)
         recorder.barrier()
 
-    def record_again(self, program: RecordedProgram) -> None:
-        """Records its commands as the binding's are now; they must not be running."""
-        if self._commands is not None:
-            program.record_bringing(self._binding, self._bring, self._commands)
-
     def free(self) -> None:
         """Frees its commands, which must not be running."""
         for each in (self.submission, self._commands, self._sources):

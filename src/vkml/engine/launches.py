@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from vkml.ir.size import Size
-from vkml.kernels.dependent_launch import DEPENDENCY_BYTES, NONE, Dependency
-from vkml.kernels.spec import Dispatch, KernelSpec
+from vkml.kernels.spec import Dispatch
 from vkml.kernels.views import Buffer, View
 from vkml.lowering.numbers import Numbers
 
@@ -54,7 +53,6 @@ class Launches:
         levels: the dispatches.
         pipelines: by the identity of the dispatches' kernels.
         numbers: collects what has to be computed from open sizes.
-        dependents: kernels that take a `Dependency`, by the identity of those in whose place they are.
     """
 
     def __init__(
@@ -62,39 +60,22 @@ class Launches:
         levels: Sequence[Sequence[Dispatch]],
         pipelines: Mapping[int, Pipeline],
         numbers: Numbers,
-        dependents: Mapping[int, KernelSpec] | None = None,
     ) -> None:
         self._words, self._grids = _Words(numbers), _Words(numbers)
         self._buffers: list[tuple[int, Buffer]] = []
         """Words that are addresses, and of which buffer."""
         self.levels: list[list[tuple[Pipeline, int, int]]] = []
         """Of each launch the pipeline, and where its push constants begin and end."""
-        self.dependencies: list[list[int | None]] = []
-        """Of each launch, where among all words those of its `Dependency` are."""
         formats = ["<"]
         end = 0
         for level in levels:
             self.levels.append([])
-            self.dependencies.append([])
             for dispatch in level:
-                kernel = (
-                    dispatch.kernel
-                    if dependents is None
-                    else dependents.get(id(dispatch.kernel), dispatch.kernel)
-                )
-                start, end = end, end + kernel.push_bytes
+                start, end = end, end + dispatch.kernel.push_bytes
                 formats.append(self._append(dispatch))
-                at = None
-                if kernel.is_dependent:
-                    at = len(self._words)
-                    for word in NONE:
-                        self._words.append(word)
-                    between = kernel.push_bytes - dispatch.kernel.push_bytes - DEPENDENCY_BYTES
-                    formats.append(f"{between}xQII")
-                self.dependencies[-1].append(at)
                 for count in dispatch.groups:
                     self._grids.append(count)
-                self.levels[-1].append((pipelines[id(kernel)], start, end))
+                self.levels[-1].append((pipelines[id(dispatch.kernel)], start, end))
         self._format = struct.Struct("".join(formats))
 
     def _append(self, dispatch: Dispatch) -> str:
@@ -120,32 +101,12 @@ class Launches:
             words[at] += addresses[buffer]
         return words
 
-    def grids(self, computed: Sequence[int]) -> list[int]:
-        """Three numbers of workgroups for each launch.
-
-        Args:
-            computed: the numbers.
-        """
-        return self._grids.complete(self._grids.copy(), computed)
-
-    def push(
-        self,
-        placed: Sequence[int],
-        computed: Sequence[int],
-        dependencies: Iterable[tuple[int, Dependency]] = (),
-    ) -> bytes:
-        """The push constants of all launches.
+    def numbers(self, placed: Sequence[int], computed: Sequence[int]) -> tuple[bytes, list[int]]:
+        """The push constants of all launches, and three numbers of workgroups for each.
 
         Args:
             placed: from `placed`.
             computed: the numbers.
-            dependencies: of launches that have one, and where their words are; others wait for nothing.
         """
-        words = self._words.complete(list(placed), computed)
-        for at, dependency in dependencies:
-            words[at : at + 3] = dependency
-        return self._format.pack(*words)
-
-    def numbers(self, placed: Sequence[int], computed: Sequence[int]) -> tuple[bytes, list[int]]:
-        """What `push` and `grids` return, where no launch waits for others."""
-        return self.push(placed, computed), self.grids(computed)
+        push = self._format.pack(*self._words.complete(list(placed), computed))
+        return push, self._grids.complete(self._grids.copy(), computed)

@@ -21,7 +21,7 @@ from vkml.engine.host_memory import LARGE_BYTES, copied
 from vkml.engine.recorded import GUARD_WORD, RecordedProgram
 from vkml.engine.trips import MOST_DISPATCHES, Trips, Wiring
 from vkml.engine.turns import Turn
-from vkml.errors import DeviceError, EngineError, IndexOutOfRange, OutOfMemory
+from vkml.errors import DeviceError, EngineError, IndexOutOfRange
 from vkml.kernels.spec import Dispatch
 
 if TYPE_CHECKING:
@@ -311,7 +311,6 @@ class VulkanBound(RecordedProgram):
 
     def forget_complaint(self) -> None:
         """Has them have said nothing: of a run that nobody wanted."""
-        self._has_waited_in_vain()
         self._status[:] = 0
 
     def check(self) -> None:
@@ -327,8 +326,6 @@ class VulkanBound(RecordedProgram):
             submission.wait(timeout_seconds=self.time_limit)
         self.settle_fetch()
         if not self._context.is_closed:  # else there is no such memory any more
-            with contextlib.suppress(DeviceError, OutOfMemory):
-                self._has_waited_in_vain()
             self._status[:] = 0  # what the run that nobody sees the end of had to say
 
     def direct(self, turn: Turn) -> Callable[[Mapping[str, Any]], list[Array] | None] | None:
@@ -489,31 +486,12 @@ class VulkanBound(RecordedProgram):
 
     def _report_status(self) -> None:
         code = int(self._status[0])
-        has_waited_in_vain = self._has_waited_in_vain()
         self._status[:] = 0
-        if has_waited_in_vain:
-            raise DeviceError(
-                f"{self.device}: launches have waited too long for those before them, so this run's results "
-                "are wrong; run it again: from now on barriers of the device order them"
-            )
         label = self.program.error_labels[code - 1] if code <= len(self.program.error_labels) else "a kernel"
         raise IndexOutOfRange(
             f"{label}: an index from the data lies outside the tensor it indexes (device {self.device}); "
             "check the inputs that the indices come from"
         )
-
-    def _has_waited_in_vain(self) -> bool:
-        """Whether launches of the last run gave up waiting for others, which they then do not do again."""
-        if not self._status[1]:
-            return False
-        _log.warning(
-            "%s: launches have waited too long for those before them; from now on barriers of the device "
-            "order them, which takes longer. This is a bug of vkml or of the driver: please report it with "
-            "the model",
-            self.device,
-        )
-        self.record_with_barriers()
-        return True
 
     def _check_guards(self) -> None:
         memories = self._memories

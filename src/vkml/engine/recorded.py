@@ -12,7 +12,6 @@ import numpy as np
 
 from vkml.engine.binding import Addresses, Binding, Key, Memories
 from vkml.engine.compilation import compile_kernels
-from vkml.engine.dependent_launches import BARRIERS, DependentLaunches
 from vkml.engine.fetching import Fetching
 from vkml.engine.host_memory import LARGE_BYTES
 from vkml.engine.launch_tables import LaunchTables
@@ -112,10 +111,7 @@ class RecordedProgram:
 
     def _build(self, weights: WeightStore, progress: Progress | None) -> None:
         program = self.program
-        self._dependents = DependentLaunches(program, self.on, self.memory_limit)
-        dependents = self._dependents.kernels
-        own = {id(d.kernel): dependents.get(id(d.kernel), d.kernel) for d in program.dispatches}
-        kernels = list(own.values())
+        kernels = list({id(d.kernel): d.kernel for d in program.dispatches}.values())
         used = {view.buffer for d in program.dispatches for view in (*d.reads, *d.writes)}
         constants = [
             b.constant
@@ -130,7 +126,7 @@ class RecordedProgram:
         self._given = [b for b in program.buffers if b.kind is BufferKind.SIZES and b in used]
         """What the host computes from open sizes."""
         numbers = Numbers()
-        self._launches = Launches(program.levels, pipelines, numbers, dependents)
+        self._launches = Launches(program.levels, pipelines, numbers)
         self._table = self.on.dispatch_table(self._launches.levels)
         self._tables = LaunchTables(program.tables, self.on, self.memory_limit)
         self._bytes = {
@@ -289,27 +285,23 @@ class RecordedProgram:
     ) -> Binding:
         """A binding, recorded into the commands of `oldest` where there is one."""
         outside = dict(key[1])
-        commands = submission = tables = counters = None
+        commands = submission = tables = None
         if oldest is not None:
             oldest.is_recorded = False
             if oldest.reads is not None:
                 oldest.reads.free()
             commands, submission, tables = oldest.commands, oldest.submission, oldest.tables
-            counters = oldest.counters
         try:
             if self._tables:
                 tables = tables or self._tables.allocate()
                 self._tables.fill(tables, {**memories.addresses, **outside})
-            counters = self._dependents.begun(counters, memories.addresses[self.program.status])
-            commands = self._record(numbers, memories, outside, commands, tables=tables, counters=counters)
+            commands = self._record(numbers, memories, outside, commands, tables=tables)
             submission = submission or self.on.submission(commands, time_limit=self.time_limit)
         except BaseException:
             if oldest is not None:
                 oldest.free()  # nothing it had is recorded any more
-            else:
-                for made in (tables, counters):
-                    if made is not None:
-                        made.free()
+            elif tables is not None:
+                tables.free()
             raise
         elsewhere = memories.fetched.union(outside)
         host = memories.staging or memories.input_memory
@@ -337,7 +329,6 @@ class RecordedProgram:
             ],
             sizes,
             tables,
-            counters,
         )
 
     def _record(
@@ -349,7 +340,6 @@ class RecordedProgram:
         pool: TimestampPool | None = None,
         tables: Memory | None = None,
         bring: Callable[[CommandRecorder, Memories], None] | None = None,
-        counters: Memory | None = None,
     ) -> CommandBuffer:
         recorder = self.on.recorder("plan", again=again, queue=self.queue)
         if pool is not None:
@@ -365,7 +355,7 @@ class RecordedProgram:
         if pool is not None:
             recorder.timestamp(pool, 0)
         given = outside if tables is None else {**outside, **self._tables.addresses(tables)}
-        self._record_levels(recorder, numbers, memories, given, pool, counters=counters)
+        self._record_levels(recorder, numbers, memories, given, pool)
         elsewhere = memories.fetched.union(outside)
         copied = [(buffer, at) for buffer, at in memories.copied.items() if buffer not in elsewhere]
         if copied and memories.copied_memory is not None:
@@ -434,30 +424,12 @@ class RecordedProgram:
         pool: TimestampPool | None = None,
         counts: tuple[Memory, int] | None = None,
         single: tuple[Launches, DispatchTable] | None = None,
-        counters: Memory | None = None,
     ) -> None:
         launches, table = single or (self._launches, self._table if pool is None else self._table_of_each)
         is_elsewhere = bool(outside or single)
         words = launches.placed({**memories.addresses, **outside}) if is_elsewhere else memories.words
-        grids = launches.grids(numbers)
-        order = BARRIERS if counters is None else self._dependents.order(launches, grids)
-        push = launches.push(words, numbers, order.dependencies(counters))
-        recorder.dispatch_table(table, push, grids, pool, counts, order.joined)
-
-    def record_with_barriers(self) -> None:
-        """Has levels wait behind barriers from now on; nothing of the program may be running."""
-        self._dependents.is_wanted = False
-        memories = self._memories
-        for binding in self._bindings.values():
-            counters, binding.counters = binding.counters, None
-            if counters is None:
-                continue
-            assert memories is not None
-            outside = dict(binding.key[1])
-            self._record(binding.numbers, memories, outside, binding.commands, tables=binding.tables)
-            if binding.reads is not None:
-                binding.reads.record_again(self)
-            counters.free()
+        push, grids = launches.numbers(words, numbers)
+        recorder.dispatch_table(table, push, grids, pool, counts)
 
     @functools.cached_property
     def _table_of_each(self) -> DispatchTable:
@@ -476,29 +448,12 @@ class RecordedProgram:
         return self._record(binding.numbers, memories, outside, pool=pool, tables=binding.tables)
 
     def record_bringing(
-        self,
-        binding: Binding,
-        bring: Callable[[CommandRecorder, Memories], None],
-        again: CommandBuffer | None = None,
+        self, binding: Binding, bring: Callable[[CommandRecorder, Memories], None]
     ) -> CommandBuffer:
-        """The commands of a binding once more, with other ones in the place of `record_inputs`.
-
-        Args:
-            binding: it.
-            bring: records these.
-            again: commands in whose place they are.
-        """
+        """The commands of a binding once more, with other ones in the place of `record_inputs`."""
         assert self._memories is not None and binding.is_recorded
         outside = dict(binding.key[1])
-        return self._record(
-            binding.numbers,
-            self._memories,
-            outside,
-            again,
-            tables=binding.tables,
-            bring=bring,
-            counters=binding.counters,
-        )
+        return self._record(binding.numbers, self._memories, outside, tables=binding.tables, bring=bring)
 
     def fetch(self, binding: Binding) -> dict[int, Array]:
         """Has large outputs of a run that has been submitted copied to fresh arrays, by number."""

@@ -147,7 +147,7 @@ def launch(
     writer.text(f"static const bool IS_INSIDE = {boolean(is_inside)};")
     writer.text(f"int image_start(int image) {{ return {start}; }}")
     writer.text(f"int image_place(int d, int h, int w) {{ return {place}; }}")
-    define(writer, build.target, fragment, choice, (m, filters, product.k), pointers)
+    define(writer, fragment, choice, (m, filters, product.k), pointers)
     partials = None
     finish = "void finish(int split, int m, int n, float4 x)"
     if splits > 1:

@@ -11,7 +11,6 @@ from vkml.ir.lowering import CannotLower
 from vkml.ir.size import Size, typical
 from vkml.ir.wording import counted
 from vkml.kernels.candidates import Candidate
-from vkml.kernels.dependent_launch import weights_first
 from vkml.kernels.gemm import Product, add_partials, aligned, load_vector
 from vkml.kernels.pointwise import emit_store
 from vkml.kernels.views import View
@@ -115,7 +114,6 @@ def _emit(
     )
     text += [f"static const int {name} = {value};" for name, value in numbers]
     text.append(f"static const bool B_ALONG_N = {'true' if along_n else 'false'};")
-    text.append(weights_first(build.target, b.buffer.is_constant))
     right = writer.read(b, width=width)
     if along_n:
         at_b = writer.offset(("batch", "k"), (b.strides[0] // width, b.strides[1] // width))

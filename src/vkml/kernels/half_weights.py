@@ -123,7 +123,7 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
     epilogue, outputs = build.take_epilogue(product.result)
     writer = build.writer()
     pointers = {"B_POINTER": writer.read(packed, width=4)}
-    matrix_units.define(writer, build.target, fragment, choice, (product.m, product.n, product.k), pointers)
+    matrix_units.define(writer, fragment, choice, (product.m, product.n, product.k), pointers)
     is_whole = is_multiple(product.m, tile.m) and is_multiple(product.k, tile.step_k)
     writer.text(f"{lines.define(writer, a, 'A')}\nstatic const bool IS_WHOLE = {boolean(is_whole)};")
     files = ("half_lines", "matrix_units_halves", "matrix_units_results", "matrix_units")

@@ -11,7 +11,6 @@ from vkml.dataclasses import dataclass
 from vkml.ir import TensorType, dtypes
 from vkml.ir.size import Size, is_multiple, typical
 from vkml.ir.wording import counted
-from vkml.kernels.dependent_launch import weights_first
 from vkml.kernels.epilogue import Epilogue
 from vkml.kernels.gemm import LAUNCH, Product, add_partials, estimate_ordinary
 from vkml.kernels.packed_weights import (
@@ -266,7 +265,7 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
         assert isinstance(least, int) and guesses(tile, fragment)
         define_guess(writer, least)
     writer.constant(a.strides[1], "A_STRIDE")
-    define(writer, build.target, fragment, choice, (product.m, product.n, product.k), pointers)
+    define(writer, fragment, choice, (product.m, product.n, product.k), pointers)
     writer.text(
         "\n".join(
             [
@@ -333,7 +332,6 @@ def emit_product(
 
 def define(
     writer: KernelWriter,
-    target: Target,
     fragment: Fragment,
     choice: Choice,
     sizes: tuple[int, int, int],
@@ -343,8 +341,7 @@ def define(
 
     Args:
         writer: of the kernel.
-        target: the device.
-        fragment: of it.
+        fragment: of the device.
         choice: tile and ranges of K.
         sizes: m, n and k.
         pointers: by name.
@@ -368,7 +365,6 @@ def define(
     }
     lines = [f"static const int {name} = {value};" for name, value in numbers.items()]
     lines.append(f"typealias Element = {fragment.slang_element};")
-    lines.append(weights_first(target))
     lines += [f"#define {name} {pointer}" for name, pointer in pointers.items()]
     lines.append(f"#define N_BLOCKS ((N + {COLUMN_PADDING - 1}) / {COLUMN_PADDING} * {COLUMN_PADDING // 8})")
     writer.text("\n".join(lines))

@@ -79,8 +79,6 @@ class KernelSpec:
     reads the elements that it writes, and no others, before it writes them."""
     form: Hashable | None = None
     """Equal for elementwise kernels that do the same to each element: `kernels.horizontal` may join them."""
-    is_dependent: bool = False
-    """Whether its workgroups may wait for launches before theirs: see `kernels.dependent_launch`."""
 
     @lazy
     def source(self) -> str:

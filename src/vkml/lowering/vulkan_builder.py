@@ -22,7 +22,6 @@ from vkml.kernels import (
     conv,
     conv_transpose,
     decode_attention,
-    dependent_launch,
     gather,
     gemm,
     half_product,
@@ -65,10 +64,10 @@ from vkml.lowering.trials import Trials
 def _forced() -> Hashable:
     """What tests and tuning runs force, by which the same nodes become other launches."""
     templates = (
-        attention, attention_gradients, bfloat16_units, byte_units, decode_attention, dependent_launch, gemm,
-        half_product, half_weights, matrix_units, recurrent, sliced,
+        attention, attention_gradients, bfloat16_units, byte_units, decode_attention, gemm, half_product,
+        half_weights, matrix_units, recurrent, sliced,
     )  # fmt: skip
-    others = split_product.forced, row_prologue.everywhere, dependent_launch.offered
+    others = split_product.forced, row_prologue.everywhere
     return *others, *(template.forced for template in templates)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -69,12 +69,9 @@ class DispatchTable:
         start_of_all = self._push.ctypes.data
         rows: list[list[int]] = []
         places: list[int] = []
-        self._between: list[int] = []
-        """Where the barriers before levels are, but for the first."""
         bound = None
         for index, level in enumerate(levels):
             if index:
-                self._between.append(len(rows))
                 rows.append([barrier, 0, between, 0, 0, 0, 0, 0])
             for pipeline, start, end in level:
                 if pipeline is not bound:
@@ -87,6 +84,8 @@ class DispatchTable:
                 rows.append([dispatch, 0, 0, 0, 0, 0, 0, 0])
         self._rows = np.array(rows, np.uint64).reshape(-1, 8)
         self._places = np.array(places, np.intp)
+        self._block = ffi.new("uint64_t[2]", [self._rows.ctypes.data, len(rows)])
+        self._address = handle_number(self._block)
 
     def record(
         self,
@@ -95,7 +94,6 @@ class DispatchTable:
         push: bytes,
         grids: Sequence[int],
         counts: tuple[Memory, int] | None,
-        joined: Collection[int] = (),
     ) -> None:
         """Records all of it.
 
@@ -105,7 +103,6 @@ class DispatchTable:
             push: all push constants.
             grids: three numbers of workgroups for each dispatch, in their order.
             counts: see `CommandRecorder.dispatch_table`.
-            joined: likewise.
         """
         self._push[:] = np.frombuffer(push, np.uint8)
         self._rows[:, 1] = handle_number(buffer)
@@ -118,11 +115,7 @@ class DispatchTable:
             self._rows[places, 0] = indirect
             self._rows[places, 2] = handle_number(memory.buffer)
             self._rows[places, 3] = at + _COUNT_BYTES * np.arange(len(places))
-        rows = self._rows
-        if joined:
-            rows = np.delete(rows, [self._between[index - 1] for index in joined], 0)
-        block = ffi.new("uint64_t[2]", [rows.ctypes.data, len(rows)])
-        call_all(handle_number(block))
+        call_all(self._address)
 
 
 class CommandRecorder:
@@ -219,7 +212,6 @@ class CommandRecorder:
         grids: Sequence[int],
         pool: TimestampPool | None = None,
         counts: tuple[Memory, int] | None = None,
-        joined: Collection[int] = (),
     ) -> None:
         """Runs a table's dispatches, with a barrier before each level but the first.
 
@@ -230,16 +222,15 @@ class CommandRecorder:
             pool: receives a timestamp behind each level, from the second of its places on.
             counts: memory, and where in it, of which the device reads the numbers of workgroups as it runs
                 them, 32 bits each, in place of `grids`.
-            joined: levels before which there is no barrier: their dispatches wait by themselves.
         """
         native = self._context.native
         if native is not None and pool is None:
-            table.record(native.call_all, self._buffer, push, grids, counts, joined)
+            table.record(native.call_all, self._buffer, push, grids, counts)
             self._bound = None
             return
         at = 0
         for index, level in enumerate(table.levels):
-            if index and index not in joined:
+            if index:
                 self.barrier()
             for pipeline, start, end in level:
                 if counts is None:

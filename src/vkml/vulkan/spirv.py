@@ -96,7 +96,7 @@ def keep_arithmetic(module: bytes) -> bytes:
             opcode == _EXT_INST and numbers[at + 3] == functions and numbers[at + 4] == _FMA
         ):
             results.append(numbers[at + 2])
-        elif opcode == _EXT_INST_IMPORT and text_of(numbers[at + 2 : end]) == _SHADER_FUNCTIONS:
+        elif opcode == _EXT_INST_IMPORT and _text(numbers[at + 2 : end]) == _SHADER_FUNCTIONS:
             functions = numbers[at + 1]
         elif opcode == _DECORATE and numbers[at + 2] == _NO_CONTRACTION:
             decorated.add(numbers[at + 1])
@@ -160,7 +160,7 @@ def require_functions_of_doubles(module: bytes, label: str) -> None:
             opcode == _TYPE_VECTOR and operands[1] in doubles
         ):
             doubles.add(operands[0])
-        elif opcode == _EXT_INST_IMPORT and text_of(operands[1:]) == _SHADER_FUNCTIONS:
+        elif opcode == _EXT_INST_IMPORT and _text(operands[1:]) == _SHADER_FUNCTIONS:
             functions = operands[0]
         elif opcode == _EXT_INST and operands[0] in doubles and operands[2] == functions:
             name = _NARROW_FUNCTIONS.get(operands[3])
@@ -170,8 +170,7 @@ def require_functions_of_doubles(module: bytes, label: str) -> None:
                 )
 
 
-def text_of(words: Sequence[int]) -> bytes:
-    """A literal string."""
+def _text(words: Sequence[int]) -> bytes:
     return b"".join(word.to_bytes(4, "little") for word in words).partition(b"\0")[0]
 
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import math
 
-from vkml.kernels.dependent_launch import MARK
 from vkml.kernels.slang.compilation import Compilation
-from vkml.kernels.slang.dependent import with_dependencies
 from vkml.kernels.slang.errors import Unsupported
 from vkml.kernels.slang.parser import parse
 from vkml.kernels.slang.phases import bytes_of, has_records, name_of
@@ -25,14 +23,8 @@ def compile_kernel(source: str) -> bytes:
     Raises:
         Unsupported: something in the source is not known here.
     """
-    whole, _, dependency = source.partition(MARK)
-    program, *phases = [parse(tokens_of(each)) for each in whole.split(PHASE)]
-    module = Compilation(program, phases).finish()
-    if not dependency:
-        return module
-    offset, polls = map(int, dependency.split())
-    # One of several phases does not wait for what another reads.
-    return with_dependencies(module, offset, polls, may_wait_itself=not phases)
+    program, *phases = [parse(tokens_of(each)) for each in source.split(PHASE)]
+    return Compilation(program, phases).finish()
 
 
 def workgroup_of(source: str) -> tuple[int, list[tuple[str | None, int]]]:

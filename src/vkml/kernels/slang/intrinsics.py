@@ -10,7 +10,6 @@ from vkml.kernels.slang import opcodes as op
 from vkml.kernels.slang.arithmetic import convert, reinterpreted
 from vkml.kernels.slang.body import Place, Value
 from vkml.kernels.slang.errors import Unsupported
-from vkml.kernels.slang.module import WAIT_FUNCTION
 from vkml.kernels.slang.types import BOOL, DOUBLE, FLOAT, INT, UINT, Fragment, Pointer, Scalar, Type
 
 if TYPE_CHECKING:
@@ -296,11 +295,6 @@ def _any(emitter: Emitter, value: Value) -> Value:
     return body.emit(op.GROUP_ANY, BOOL, scope, body.number(convert(body, value, BOOL)))
 
 
-def _wait(emitter: Emitter, expression: syntax.Call) -> None:
-    module = emitter.body.module
-    emitter.body.emit(op.FUNCTION_CALL, types.VOID, module.wait_function())
-
-
 def _is_first(emitter: Emitter) -> Value:
     body = emitter.body
     body.module.capability(op.GROUP_NON_UNIFORM)
@@ -408,8 +402,6 @@ _SPECIAL: dict[str, Callable[[Emitter, syntax.Call], Value | None]] = {
     # What HLSL means by the one above between threads of a group; to reach all of a device costs more.
     "PhaseBarrier": _barrier(op.SCOPE_WORKGROUP, op.SCOPE_WORKGROUP, _ALL_MEMORY),
     "AllMemoryBarrierWithWaveSync": _barrier(op.SCOPE_SUBGROUP, op.SCOPE_SUBGROUP, _ALL_MEMORY),
-    # Before what earlier launches have made is read, by all of a workgroup: see kernels.dependent_launch.
-    WAIT_FUNCTION: _wait,
     "WaveGetLaneIndex": _input(_LANE),
     "WaveGetWaveIndex": _input(_SUBGROUP_ID),
     "coopMatMulAdd": _multiply_add,

@@ -22,8 +22,6 @@ _MATRICES = "SPV_KHR_cooperative_matrix"
 _BFLOAT16 = "SPV_KHR_bfloat16"
 _DOT_PRODUCTS = "SPV_KHR_integer_dot_product"
 _MEMORY_MODEL = "SPV_KHR_vulkan_memory_model"
-WAIT_FUNCTION = "wait_for_producers"
-"""Does nothing by itself: see `kernels.dependent_launch`."""
 
 
 def words_of_text(text: str) -> list[int]:
@@ -48,7 +46,6 @@ class Module:
         self._decorations: list[int] = []
         self._globals: list[int] = []
         self._functions: list[int] = []
-        self._names: list[int] = []
         self._known: dict[Hashable, int] = {}
         self._integers: dict[tuple[Type, int | float | bool], int] = {}
         """Constants by their numbers, too, which are asked for most."""
@@ -247,18 +244,6 @@ class Module:
         """Adds a finished function."""
         self._functions += words
 
-    def wait_function(self) -> int:
-        """The number of the function of the name `WAIT_FUNCTION`."""
-        found = self._known.get(WAIT_FUNCTION)
-        if found is None:
-            found = self._known[WAIT_FUNCTION] = self.new()
-            text = words_of_text(WAIT_FUNCTION)
-            self._names += ((2 + len(text)) << 16 | op.NAME, found, *text)
-            void, type_ = self.type(types.VOID), self.function_type(types.VOID, ())
-            self._functions += (5 << 16 | op.FUNCTION, void, found, 0, type_, 2 << 16 | op.LABEL, self.new())
-            self._functions += (1 << 16 | op.RETURN, 1 << 16 | op.FUNCTION_END)
-        return found
-
     def finish(self, entry: int, workgroup: tuple[int, int, int]) -> bytes:
         """The module's bytes.
 
@@ -286,7 +271,6 @@ class Module:
             (3 + len(text) + len(self._interface)) << 16 | op.ENTRY_POINT, 5, entry, *text, *self._interface
         )  # fmt: skip
         words += (6 << 16 | op.EXECUTION_MODE, entry, 17, *workgroup)
-        words += self._names
         words += self._decorations
         words += self._globals
         words += self._functions
