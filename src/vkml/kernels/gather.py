@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 from vkml.ir import TensorType, dtypes
 from vkml.ir.lowering import CannotLower
+from vkml.kernels.moves import launch_moves, unit_of
 from vkml.kernels.reduce import index_function
 from vkml.kernels.views import View, collapse
-from vkml.kernels.writer import KernelWriter, storage_type
+from vkml.kernels.writer import KernelWriter
 
 if TYPE_CHECKING:
     from vkml.lowering.vulkan_builder import VulkanBuilder
-
-WORKGROUP = 128
 
 
 def index_reader(build: VulkanBuilder, writer: KernelWriter, indices: View) -> None:
@@ -61,42 +60,44 @@ def gather(build: VulkanBuilder, data: View, indices: View, axis: int, result: T
     Indices count from the end where negative. One outside the axis is reported through the status word and
     reads element 0 instead, so nothing outside the tensor is ever read.
     """
-    data_type = storage_type(data.dtype)
     outer, size, inner = data.shape[:axis], data.shape[axis], data.shape[axis + 1 :]
     outer_count, index_count, inner_count = math.prod(outer), indices.elements, math.prod(inner)
-    total = outer_count * index_count * inner_count
     target = build.output(result)
-    writer = build.writer()
-    source = writer.read(data)
-    index_reader(build, writer, indices)
-    for name, value in (("TOTAL", total), ("INNER", inner_count), ("INDICES", index_count), ("SIZE", size)):
-        writer.constant(value, name)
-    index_function(writer, "outer_offset", *collapse(outer, [data.strides[:axis]]))
-    index_function(writer, "inner_offset", *collapse(inner, [data.strides[axis + 1 :]]))
-    index_function(writer, "pick_offset", *collapse(indices.shape, [indices.strides]))
-    step = writer.offset(("pick",), (data.strides[axis],))
     flat = target.reshape((outer_count, index_count, inner_count))
     if flat is None:
         raise CannotLower("Gather cannot write into these strides")
-    output = writer.write(flat)
-    place = writer.offset(("o", "i", "n"), flat.strides)
-    across, high = writer.grid(-(-total // WORKGROUP), build.target.max_groups)
+    sizes, [strides] = collapse(inner, [data.strides[axis + 1 :]])
+    around = (*data.strides[: axis + 1], *flat.strides[:2])
+    unit = unit_of((data, flat), sizes, (strides, flat.strides[2:]), around)
+    writer = build.writer()
+    index_reader(build, writer, indices)
+    for name, value in (("INNER", inner_count // unit.elements), ("INDICES", index_count), ("SIZE", size)):
+        writer.constant(value, name)
+    outer_sizes, [outer_strides] = collapse(outer, [unit.steps(data.strides[:axis])])
+    index_function(writer, "outer_offset", outer_sizes, [outer_strides])
+    unit.index_function(writer, "inner_offset", sizes, strides)
+    index_function(writer, "pick_offset", *collapse(indices.shape, [indices.strides]))
+    step = writer.offset(("pick",), unit.steps(data.strides[axis : axis + 1]))
+    place = writer.offset(("o", "i", "n"), (*unit.steps(flat.strides[:2]), flat.strides[2]))
     writer.text(
         f"""
-{data_type} read_element(int at) {{ return {source}[at]; }}
-
-[shader("compute")] [numthreads({WORKGROUP}, 1, 1)]
-void main(uint3 group : SV_GroupID, uint thread : SV_GroupIndex)
+int source_at(int item)
 {{
-    int item = int((group.x + group.y * ACROSS) * {WORKGROUP} + thread);
-    if (item >= TOTAL) return;
     int n = item % INNER;
     int i = item / INNER % INDICES;
     int o = item / INNER / INDICES;
     int pick = max(checked(read_index(pick_offset(i)), SIZE), 0);
-    {output}[{place}] = read_element(outer_offset(o) + inner_offset(n) + {step});
+    return outer_offset(o) + inner_offset(n) + {step};
+}}
+int target_at(int item)
+{{
+    int n = item % INNER;
+    int i = item / INNER % INDICES;
+    int o = item / INNER / INDICES;
+    return {place};
 }}
 """
     )
-    build.emit(writer.finish("gather", (across, high, 1), variant="slices"))
+    total = outer_count * index_count * (inner_count // unit.elements)
+    launch_moves(build, writer, "gather", unit, (data, flat), total, "slices")
     return [target]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from vkml.ir import TensorType
 from vkml.ir.lowering import CannotLower
 from vkml.kernels.gather import index_reader
+from vkml.kernels.moves import launch_moves, unit_of
 from vkml.kernels.reduce import index_function
 from vkml.kernels.views import View, collapse
 from vkml.kernels.writer import KernelWriter
@@ -57,14 +58,16 @@ def gather_tuples(
     flat = target.reshape((count, size))
     if flat is None:
         raise CannotLower("GatherND cannot write into these strides")
+    sizes, [strides] = collapse(slices, [data.strides[end:]])
+    around = (*data.strides[:end], flat.strides[0])
+    unit = unit_of((data, flat), sizes, (strides, flat.strides[1:]), around)
     writer = build.writer()
-    source, sink = writer.read(data), writer.write(flat)
     index_reader(build, writer, indices)
-    batch = [*data.strides[:batch_axes], *(0 for _ in tuples[batch_axes:])]
+    batch = unit.steps([*data.strides[:batch_axes], *(0 for _ in tuples[batch_axes:])])
     index_function(writer, "tuple_offset", *collapse(tuples, [indices.strides[:-1]]))
     index_function(writer, "batch_offset", *collapse(tuples, [batch]))
-    index_function(writer, "slice_offset", *collapse(slices, [data.strides[end:]]))
-    width = writer.constant(size)
+    unit.index_function(writer, "slice_offset", sizes, strides)
+    width = writer.constant(size // unit.elements)
     lines = [
         f"    int t = item / {width}; int n = item % {width};",
         "    int at = batch_offset(t) + slice_offset(n);",
@@ -74,9 +77,13 @@ def gather_tuples(
         axis = batch_axes + position
         index = f"tuple_offset(t) + {writer.constant(position * step)}"
         pick = f"max(checked(read_index({index}), {writer.constant(data.shape[axis])}), 0)"
-        lines.append(f"    at += {pick} * {writer.constant(data.strides[axis])};")
-    lines.append(f"    {sink}[{writer.offset(('t', 'n'), flat.strides)}] = {source}[at];")
-    launch(build, writer, "gather_tuples", count * size, lines)
+        lines.append(f"    at += {pick} * {writer.constant(data.strides[axis] // unit.elements)};")
+    place = writer.offset(("t", "n"), (flat.strides[0] // unit.elements, flat.strides[1]))
+    writer.text("\n".join(["int source_at(int item)", "{", *lines, "    return at;", "}"]))
+    writer.text(
+        f"int target_at(int item) {{ int t = item / {width}; int n = item % {width}; return {place}; }}"
+    )
+    launch_moves(build, writer, "gather_tuples", unit, (data, flat), count * (size // unit.elements), "")
     return [target]
 
 

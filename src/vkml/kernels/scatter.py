@@ -9,6 +9,7 @@ and the same each run. It walks all updates that may; or, of slices, its workgro
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from vkml.ir import TensorType, dtypes
@@ -17,6 +18,7 @@ from vkml.ir.scalar import arithmetic_type
 from vkml.ir.size import Size
 from vkml.kernels.gather import index_reader
 from vkml.kernels.index import decompose, launch
+from vkml.kernels.moves import launch_moves, unit_of
 from vkml.kernels.reduce import index_function
 from vkml.kernels.views import View, collapse
 from vkml.kernels.writer import KernelWriter, compute_type, load_expression, store_expression, template
@@ -79,29 +81,72 @@ def scatter_tuples(
     is_known = not isinstance(count, Size) and not isinstance(size, Size)
     if reduction != "none" and is_known and 1 < count <= MOST_UPDATES and size >= LEAST_SLICE:
         return _scatter_slices(build, x, indices, updates, reduction, result)
+    if reduction == "none":
+        return _move_slices(build, x, indices, updates, result)
     target, writer, sink = _begin(build, x, indices, reduction, result)
     source = writer.read(updates)
     index_function(writer, "tuple_offset", *collapse(tuples, [indices.strides[:-1]]))
     index_function(writer, "slice_offset", *collapse(slices, [target.strides[length:]]))
     index_function(writer, "update_tuple", *collapse(tuples, [updates.strides[: len(tuples)]]))
     index_function(writer, "update_slice", *collapse(slices, [updates.strides[len(tuples) :]]))
-    if reduction == "none":
-        width = writer.constant(size)
-        lines = [f"    int t = item / {width}; int n = item % {width};"]
-    else:
-        lines = ["    int n = item;", f"    for (int t = 0; t < {writer.constant(count)}; ++t)"]
-    lines += ["    {", "        int at = slice_offset(n); bool is_inside = true; int pick;"]
-    step = indices.strides[-1]
-    for axis in range(length):
-        index = f"tuple_offset(t) + {writer.constant(axis * step)}"
-        lines += [
-            f"        pick = checked(read_index({index}), {writer.constant(x.shape[axis])});",
-            "        is_inside = is_inside && pick >= 0;",
-            f"        at += pick * {writer.constant(target.strides[axis])};",
-        ]
+    lines = ["    int n = item;", f"    for (int t = 0; t < {writer.constant(count)}; ++t)", "    {"]
+    lines += ["        int at = slice_offset(n);"]
+    lines += ["    " + line for line in _picked(writer, x, indices, target.strides, "t")]
     update = load_expression(source, "update_tuple(t) + update_slice(n)", x.dtype)
     lines += [f"        if (is_inside) {_assign(sink, 'at', update, reduction, target)}", "    }"]
-    launch(build, writer, "scatter_tuples", size * (count if reduction == "none" else 1), lines, reduction)
+    launch(build, writer, "scatter_tuples", size, lines, reduction)
+    return [target]
+
+
+def _picked(writer: KernelWriter, x: View, indices: View, strides: Sequence[int], number: str) -> list[str]:
+    """Statements that add to ``at`` where the slice of a tuple begins, and find whether it ``is_inside``.
+
+    Args:
+        writer: has `index_reader`'s functions and ``tuple_offset``.
+        x: whose slices are picked.
+        indices: the tuples.
+        strides: of what is written along the axes that are picked on.
+        number: of the tuple.
+    """
+    lines = ["    bool is_inside = true; int pick;"]
+    for axis in range(indices.shape[-1]):
+        index = f"tuple_offset({number}) + {writer.constant(axis * indices.strides[-1])}"
+        lines += [
+            f"    pick = checked(read_index({index}), {writer.constant(x.shape[axis])});",
+            "    is_inside = is_inside && pick >= 0;",
+            f"    at += pick * {writer.constant(strides[axis])};",
+        ]
+    return lines
+
+
+def _move_slices(
+    build: VulkanBuilder, x: View, indices: View, updates: View, result: TensorType
+) -> list[View]:
+    """`scatter_tuples` without a reduction: slices are moved as they are."""
+    target = _copied(build, x, "none", result)
+    length, inner = indices.shape[-1], len(indices.shape) - 1
+    tuples, slices = indices.shape[:-1], x.shape[length:]
+    sizes, (from_, to) = collapse(slices, [updates.strides[inner:], target.strides[length:]])
+    around = (*updates.strides[:inner], *target.strides[:length])
+    unit = unit_of((updates, target), sizes, (from_, to), around)
+    writer = build.writer()
+    index_reader(build, writer, indices)
+    index_function(writer, "tuple_offset", *collapse(tuples, [indices.strides[:-1]]))
+    index_function(writer, "update_tuple", *collapse(tuples, [unit.steps(updates.strides[:inner])]))
+    unit.index_function(writer, "update_slice", sizes, from_)
+    unit.index_function(writer, "slice_offset", sizes, to)
+    each = math.prod(slices) // unit.elements
+    width = writer.constant(each)
+    lines = [
+        f"    int t = item / {width}; int at = slice_offset(item % {width});",
+        *_picked(writer, x, indices, unit.steps(target.strides[:length]), "t"),
+        "    return is_inside ? at : -1;",
+    ]
+    writer.text(
+        f"int source_at(int item) {{ return update_tuple(item / {width}) + update_slice(item % {width}); }}"
+    )
+    writer.text("\n".join(["int target_at(int item)", "{", *lines, "}"]))
+    launch_moves(build, writer, "scatter_tuples", unit, (updates, target), math.prod(tuples) * each, "none")
     return [target]
 
 
@@ -118,14 +163,7 @@ def _scatter_slices(
     index_reader(build, writer, indices)
     sink = writer.write(offsets)
     index_function(writer, "tuple_offset", *collapse(tuples, [indices.strides[:-1]]))
-    lines = ["    int at = 0; bool is_inside = true; int pick;"]
-    for axis in range(length):
-        index = f"tuple_offset(item) + {writer.constant(axis * indices.strides[-1])}"
-        lines += [
-            f"    pick = checked(read_index({index}), {writer.constant(x.shape[axis])});",
-            "    is_inside = is_inside && pick >= 0;",
-            f"    at += pick * {writer.constant(target.strides[axis])};",
-        ]
+    lines = ["    int at = 0;", *_picked(writer, x, indices, target.strides, "item")]
     launch(build, writer, "scatter_places", count, [*lines, f"    {sink}[item] = is_inside ? at : -1;"])
 
     writer = build.writer()
