@@ -172,3 +172,18 @@ def test_columns_of_a_large_gpu(lavapipe: str, monkeypatch: pytest.MonkeyPatch, 
         wanted = {"ReduceSum": wide.sum(0), "ReduceMean": wide.mean(0)}.get(op, np.sqrt((wide**2).sum(0)))
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=2e-5)
     assert launches == {511: 1, 512: 1, 1000: 1, 1024: 1, 1100: 2, 4000: 2}
+
+
+@pytest.mark.parametrize("is_strided", [False, True], ids=["dense", "strided"])
+def test_places_in_long_rows(vulkan_device_name: str, is_strided: bool) -> None:
+    """Threads with several vectors of a row, one, or single elements; many elements are equal, some NaN."""
+    cases = Cases(71)
+    for name in ("float32", "float16", "int32", "int64", "uint8"):
+        for shape, axis in (((5, 1024), 1), ((3, 1030), 1), ((2, 4100), 1), ((70, 3, 513), 2), ((1040, 40), 0)):
+            for op in ("ArgMax", "ArgMin"):
+                for last in (0, 1):
+                    x = cases.random.integers(0, 9, shape).astype(name)
+                    if np.dtype(name).kind == "f" and last:
+                        x[cases.random.random(shape) < 0.002] = np.nan
+                    cases.add(op, x, axis=axis, select_last_index=last, keepdims=0)
+    cases.check(vulkan_device_name, is_strided=is_strided)

@@ -319,7 +319,7 @@ def _coordinates(writer: KernelWriter, sizes: Sequence[int], index: str, stem: s
 
 def _emit_loads(writer: KernelWriter, walk: _Walk, elements: Elements, folded: _Folded, range_: int) -> None:
     """Adds ``load``, which brings `WIDTH` elements into an accumulator, and ``load_many``, of more."""
-    unrolled = UNROLLED if typical(range_) >= UNROLLED * walk.row_threads * walk.width else 1
+    unrolled = _unrolled(walk, range_)
     walk.declare(writer, range_, unrolled)
     loads = _Loads(writer, walk)
     names = [f"x{number}" for number in range(len(walk.views))]
@@ -347,6 +347,11 @@ def _emit_loads(writer: KernelWriter, walk: _Walk, elements: Elements, folded: _
     if unrolled == 1:
         writer.text(_LOAD_MANY)
     writer.math()
+
+
+def _unrolled(walk: _Walk, range_: int) -> int:
+    """Accesses of a thread that are under way at a time, of so many columns."""
+    return UNROLLED if typical(range_) >= UNROLLED * walk.row_threads * walk.width else 1
 
 
 _LOAD_MANY = "Accumulator load_many(int row, int column) { return load(row, column); }"
@@ -388,9 +393,10 @@ def arg_reduce(
         is_max: whether the greatest is looked for.
         takes_last: which of equal elements counts.
     """
-    walk = _Walk(build, [x], [a for a in range(len(x.shape)) if a != axis], [axis], widest=1)
+    walk = _Walk(build, [x], [a for a in range(len(x.shape)) if a != axis], [axis])
     writer = build.writer()
-    walk.declare(writer, walk.length, 1)
+    unrolled = _unrolled(walk, walk.length)
+    walk.declare(writer, walk.length, unrolled)
     loads = _Loads(writer, walk)
     writer.math()
     type_ = compute_type(x.dtype)
@@ -401,18 +407,39 @@ def arg_reduce(
         f"""
 struct Accumulator {{ {type_} value; int index; }};
 
-Accumulator load(int row, int column)
-{{
-    Accumulator c;
-    int at = column;
-    {" ".join([*loads.of_row, *loads.of_column])}
-    c.value = x0;
-    c.index = column;
-    return c;
-}}
-{_LOAD_MANY}
-Accumulator initial() {{ Accumulator x; x.value = {type_}(0); x.index = -1; return x; }}
 bool beats({type_} a, {type_} b) {{ return {beats}; }}
+"""
+    )
+    # A thread meets columns in their order: of equal ones the first stays, or the last comes.
+    replaces = "!beats(c.value, found)" if takes_last else "beats(found, c.value)"
+    for name, turns in (("load", 1), ("load_many", unrolled)):
+        lines = [f"{type_} e[{turns * walk.width}];", *loads.of_row]
+        lines += [
+            f"[ForceUnroll] for (int turn = 0; turn < {turns}; ++turn)",
+            "{",
+            "int at = column + turn * STEP;",
+            *loads.of_column,
+            f"[ForceUnroll] for (int lane = 0; lane < {walk.width}; ++lane)",
+            "{",
+            *loads.of_lane,
+            f"e[turn * {walk.width} + lane] = x0;",
+            "}",
+            "}",
+            "Accumulator c;",
+            "c.value = e[0];",
+            "c.index = column;",
+            f"[ForceUnroll] for (int number = 1; number < {turns * walk.width}; ++number)",
+            "{",
+            f"{type_} found = e[number];",
+            f"int place = column + number / {walk.width} * STEP + number % {walk.width};",
+            f"if ({replaces}) {{ c.value = found; c.index = place; }}",
+            "}",
+            "return c;",
+        ]
+        writer.text("\n".join([f"Accumulator {name}(int row, int column)", "{", *lines, "}"]))
+    writer.text(
+        f"""
+Accumulator initial() {{ Accumulator x; x.value = {type_}(0); x.index = -1; return x; }}
 
 Accumulator combine(Accumulator a, Accumulator b)
 {{
