@@ -1,107 +1,129 @@
-"""Row functions: softmax, log-softmax and the normalisations, one workgroup pass over each row."""
+"""Row functions: softmax, log-softmax and the normalisations, by threads that hold a row in registers."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vkml.dataclasses import dataclass
 from vkml.ir import TensorType, dtypes
 from vkml.ir.lowering import CannotLower
 from vkml.ir.scalar import arithmetic_type
-from vkml.ir.size import Size, typical
+from vkml.ir.size import Size, is_multiple, typical
 from vkml.ir.wording import counted
 from vkml.kernels.gather import index_reader
-from vkml.kernels.pointwise import emit_store
+from vkml.kernels.pointwise import emit_store, emit_vector_store
 from vkml.kernels.reduce import index_function
 from vkml.kernels.views import View, collapse
-from vkml.kernels.writer import KernelWriter, load_expression, template
+from vkml.kernels.writer import KernelWriter, load_expression, loaded, storage_type, template
 
 if TYPE_CHECKING:
+    from vkml.kernels.epilogue import Epilogue
+    from vkml.lowering.target import Target
     from vkml.lowering.vulkan_builder import VulkanBuilder
 
 
 @dataclass(frozen=True)
+class Each:
+    """A pass over a row: statements about each of this thread's vectors x, which begins at `column`."""
+
+    statements: str
+
+
+@dataclass(frozen=True)
 class RowFunction:
-    """Slang text of the passes over a row; `EACH(...)` stands for a loop over this thread's elements x."""
+    """Slang text of what is done to a row."""
 
     label: str
-    before: str
-    """Statements that gather what the last pass needs; may use join_sum and join_max."""
+    before: tuple[str | Each, ...]
+    """Statements and passes that gather what the last pass needs; may use row.sum and row.greatest."""
     result: str
-    """The stored value, from the element x, its column and the names `before` declared."""
+    """What is stored, of the vector x and the names that `before` declared."""
 
 
-KEPT_LIMIT = 16
-"""Elements a thread keeps in registers; longer rows are read again in every pass."""
+MOST_KEPT = 32
+"""Elements of a thread in registers, of which a processor's 64 Ki are 64 each for 1024 threads."""
+MOST_KEPT_BY_SOFTWARE = 16
+"""Software drivers take long to compile what is unrolled."""
+MOST_THREADS = 1024
+"""Of a workgroup: rows of 32768 are read once;"""
+MOST_SUBGROUPS = 32
+"""and what devices allow, where threads count on the size of these."""
+LEAST_KEPT = 8
+"""Elements that threads have at the least before more of them share a row to fill the device."""
+FILLED = 512
+"""Threads that a processor has to have: half of those that registers leave room for."""
+WORKGROUP = 128
+"""Threads of several short rows together."""
+SECTOR = 32
+"""Bytes that memory moves at the least."""
+MOST_COLUMNS = 32
+"""Rows beside each other that neighbouring threads have, where memory runs across rows."""
 
 
-def each(statement: str) -> str:
-    """A loop over this thread's elements x of the row."""
-    return (
-        "LOOP for (int i = 0; i < STEPS; ++i)\n{\n    int column = i * ROW_THREADS + row.lane;\n"
-        f"    if (column < LENGTH) {{ float x = row.at(i); {statement} }}\n}}"
-    )
-
+_TOP = (
+    "Values tops = Values(asfloat(0xff800000u));",
+    Each("tops = maximum_of(tops, x);"),
+    "float top = row.greatest(tops);",
+    "Values totals = Values(0);",
+)
 
 SOFTMAX = RowFunction(
     "softmax",
-    "\n".join(
-        [
-            "float top = asfloat(0xff800000u);",
-            each("top = maximum(top, x);"),
-            "top = join_max(row, top);",
-            "float total = 0;",
-            each("total += exp(x - top);"),
-            "total = join_sum(row, total);",
-            # Stated, because exp of NaN is not NaN on every driver.
-            "float scale = absolute(top) < INFINITE ? 1.0 / total : NOT_A_NUMBER;",
-        ]
+    (
+        *_TOP,
+        # Powers stay in registers; those of a row that does not are computed again.
+        Each("Values power = exp(x - top); totals += power; if (IS_KEPT) row.kept[i] = power;"),
+        "float total = row.sum(totals);",
+        # Stated, because exp of NaN is not NaN on every driver.
+        "float scale = absolute(top) < INFINITE ? 1.0 / total : NOT_A_NUMBER;",
     ),
-    "exp(x - top) * scale",
+    "(IS_KEPT ? x : exp(x - top)) * scale",
 )
 
 LOG_SOFTMAX = RowFunction(
     "log_softmax",
-    SOFTMAX.before.replace("float scale", "float shift").replace("1.0 / total", "logarithm(total)"),
+    (
+        *_TOP,
+        Each("totals += exp(x - top);"),
+        "float total = row.sum(totals);",
+        "float shift = absolute(top) < INFINITE ? logarithm(total) : NOT_A_NUMBER;",
+    ),
     "x - top - shift",
 )
 """The greatest number is taken away first: a shift by both would lose the digits of a small logarithm."""
 
-_CENTRE = "\n".join(
-    [
-        "float mean = 0;",
-        each("mean += x;"),
-        "mean = join_sum(row, mean) / float(LENGTH);",
-        "float spread = 0;",
-        each("float distance = x - mean; spread = fma(distance, distance, spread);"),
-        "float scale = rsqrt_exact(join_sum(row, spread) / float(LENGTH) + epsilon());",
-    ]
-)
 
-_CENTRED = "(absolute(mean) < INFINITE ? (x - mean) * scale : NOT_A_NUMBER)"
-"""NaN is stated: in rows of one element NVIDIA's compiler takes x - mean for 0."""
+def _centre(scale: str) -> tuple[str | Each, ...]:
+    return (
+        "Values sums = Values(0);",
+        Each("sums += x;"),
+        "float mean = row.sum(sums) / float(LENGTH);",
+        "Values squares = Values(0);",
+        Each("Values distance = x - mean; squares = fma(distance, distance, squares);"),
+        "float variance = row.sum(squares) / float(LENGTH);",
+        f"float scale = {scale};",
+    )
 
-_ROOT_MEAN_SQUARE = "\n".join(
-    [
-        "float spread = 0;",
-        each("spread = fma(x, x, spread);"),
-        "float scale = rsqrt_exact(join_sum(row, spread) / float(LENGTH) + epsilon());",
-    ]
-)
 
-STANDARDISE = RowFunction(
-    "standardise",
-    _CENTRE.replace(
-        "rsqrt_exact(join_sum(row, spread) / float(LENGTH) + epsilon())",
-        "1.0 / (sqrt(join_sum(row, spread) / float(LENGTH)) + 1e-9)",
-    ),
-    _CENTRED,
-)
+_ROOT = "rsqrt_exact(variance + epsilon())"
+
+STANDARDISE = RowFunction("standardise", _centre("1.0 / (sqrt(variance) + 1e-9)"), "centred(x, mean, scale)")
 """MeanVarianceNormalization's form: a constant is added to the deviation."""
 
-LAYER_NORM = RowFunction("layer_norm", _CENTRE, _CENTRED)
-RMS_NORM = RowFunction("rms_norm", _ROOT_MEAN_SQUARE, "x * scale")
+LAYER_NORM = RowFunction("layer_norm", _centre(_ROOT), "centred(x, mean, scale)")
+RMS_NORM = RowFunction(
+    "rms_norm",
+    (
+        "Values squares = Values(0);",
+        Each("squares = fma(x, x, squares);"),
+        "float variance = row.sum(squares) / float(LENGTH);",
+        f"float scale = {_ROOT};",
+    ),
+    "x * scale",
+)
 
 
 def row_function(
@@ -127,21 +149,34 @@ def row_function(
         scale: multiplied into the result; expanded to x's shape.
         bias: added to the result; expanded to x's shape.
     """
-    lead = len(x.shape) - axes
     frame = _Frame(build, x, axes, how.label)
-    writer = frame.writer
-    parts = [how.result]
-    if scale is not None:
-        element_function(writer, "load_scale", scale, lead)
-        parts.append("* load_scale(row.index, column)")
-    if bias is not None:
-        element_function(writer, "load_bias", bias, lead)
-        parts.append("+ load_bias(row.index, column)")
-    writer.text(f"float epsilon() {{ return asfloat(0x{_bits(epsilon):x}u); }}")
-    writer.text("float rsqrt_exact(float x) { return 1.0 / sqrt(x); }")
+    parts = [f"({how.result})"]
+    for name, sign, view in (("scale", "*", scale), ("bias", "+", bias)):
+        if view is not None:
+            vector_function(frame.writer, f"load_{name}", view, len(x.shape) - axes, frame.spread.width)
+            parts.append(f"{sign} load_{name}(row.index, column)")
     epilogue, outputs = build.take_epilogue(result)
-    emit_store(writer, (frame.count, frame.length), outputs, epilogue, "float")
-    frame.finish(how.before, each(f"store(row.index, column, {' '.join(_grouped(parts))});"))
+    frame.emit_store(outputs, epilogue, (frame.count, frame.length))
+    frame.finish(how, epsilon, f"store(row.index, column, {' '.join(parts)});")
+    return outputs
+
+
+def row_function_along(
+    build: VulkanBuilder, x: View, axis: int, how: RowFunction, result: TensorType
+) -> list[View]:
+    """Applies a row function along an inner axis of `x`, which has any strides; `result` is of x's shape."""
+    rank = len(x.shape)
+    order = [*range(axis), *range(axis + 1, rank), axis]
+    frame = _Frame(build, x.transpose(order), 1, how.label)
+    outer, inner = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
+    epilogue, outputs = build.take_epilogue(result, range(rank))
+    if epilogue is not None:
+        turned = {name: leaf.expand(result.dims).transpose(order) for name, leaf in epilogue.leaves.items()}
+        epilogue = replace(epilogue, leaves=turned)
+    frame.emit_store([output.transpose(order) for output in outputs], epilogue, (outer, inner, frame.length))
+    size = frame.writer.constant(inner, "INNER")
+    place = f"row.index / {size}, row.index % {size}"
+    frame.finish(how, 0.0, f"store({place}, column, {how.result});")
     return outputs
 
 
@@ -159,23 +194,107 @@ def cross_entropy(
     """
     frame = _Frame(build, x, 1, "cross_entropy")
     writer = frame.writer
+    element_function(writer, "load_one", x, len(x.shape) - 1)
     index_reader(build, writer, labels)
     index_function(writer, "label_row", *collapse(labels.shape, [labels.strides]))
     outputs = [build.output(result)]
     emit_store(writer, (frame.count,), outputs, None, "float")
-    how = (
-        LOG_SOFTMAX.before
-        + f"""
+    frame.finish(
+        LOG_SOFTMAX,
+        0.0,
+        "",
+        f"""
     if (row.lane == 0 && row.inside)
     {{
         int label = read_index(label_row(row.index));
         bool counts = {"true" if ignored is None else f"label != {ignored}"};
         int place = counts ? max(checked(label < 0 ? LENGTH : label, LENGTH), 0) : 0;
-        store(row.index, counts ? top - load(row.index, place) + shift : 0.0);
-    }}"""
+        store(row.index, counts ? top - load_one(row.index, place) + shift : 0.0);
+    }}""",
     )
-    frame.finish(how, "")
     return outputs
+
+
+@dataclass(frozen=True)
+class _Spread:
+    """How rows are spread over threads; the template says more of each number."""
+
+    lanes: int
+    columns: int
+    row_threads: int
+    blocks: int
+    width: int
+    kept: int
+    chunks: int
+    is_whole: bool
+
+    @property
+    def rows(self) -> int:
+        """Of a workgroup."""
+        return self.blocks * self.columns
+
+
+def _spread(target: Target, x: View, lead: int) -> _Spread:
+    """The rule: a subgroup a row, more of them where registers are full, or the device would not be.
+
+    Args:
+        target: the device.
+        x: rows, of any strides.
+        lead: how many dimensions count rows.
+    """
+    count, length = math.prod(x.shape[:lead]), math.prod(x.shape[lead:])
+    many, long = typical(count), typical(length)
+    is_gpu = target.processors > 1
+    most = MOST_KEPT if is_gpu else MOST_KEPT_BY_SOFTWARE
+    lanes = target.subgroup_size if "subgroup_shuffle" in target.capabilities else 1
+    limit = min(target.max_invocations, MOST_THREADS if is_gpu else 256)
+    if lanes > 1:
+        limit = min(limit, MOST_SUBGROUPS * lanes)
+    [kept_steps], [row_steps] = (collapse(x.shape[part], [x.strides[part]])[1] for part in _parts(lead))
+    least_columns = max(1, min(SECTOR // x.itemsize, limit))
+    is_across = kept_steps[-1] == 1 and row_steps[-1] != 1 and many >= least_columns
+    threads, columns, width = 1, 1, 1
+    if is_across:
+        columns = min(MOST_COLUMNS, limit)
+        while columns > least_columns and (
+            long > limit // columns * most or many < columns * target.processors
+        ):
+            columns //= 2
+    else:
+        width = 4 if _is_in_vectors(x, lead, 4) else 1
+        while threads * 4 < long and threads < target.subgroup_size:
+            threads *= 2
+    while threads * most < long and threads * columns < limit:
+        threads *= 2
+    while (
+        many * threads < target.processors * FILLED
+        and threads * LEAST_KEPT < long
+        and threads * columns < min(256, limit)
+    ):
+        threads *= 2
+    step = threads * width
+    most_steps = most // width
+    if isinstance(length, Size):
+        kept = max(1, min(most_steps, -(-long // step)))
+        chunks = -(-length // (step * kept))
+    else:
+        steps = -(-length // step)
+        chunks = -(-steps // most_steps)
+        kept = -(-steps // chunks)
+    return _Spread(
+        lanes=lanes,
+        columns=columns,
+        row_threads=threads,
+        blocks=max(1, min(WORKGROUP, limit) // (threads * columns)),
+        width=width,
+        kept=kept,
+        chunks=chunks,
+        is_whole=not isinstance(length, Size) and length == step * kept * chunks,
+    )
+
+
+def _parts(lead: int) -> tuple[slice, slice]:
+    return slice(None, lead), slice(lead, None)
 
 
 class _Frame:
@@ -194,89 +313,172 @@ class _Frame:
         self._build, self._label = build, label
         lead = len(x.shape) - axes
         self.count, self.length = math.prod(x.shape[:lead]), math.prod(x.shape[lead:])
-        row_threads, self._rows = _threads(build, typical(self.length))
-        steps = -(-self.length // row_threads)
-        is_kept = not isinstance(self.length, Size) and steps <= KEPT_LIMIT
-        kept = steps if is_kept else 1
-        self._loop = "[ForceUnroll]" if is_kept else ""
+        self.spread = spread = _spread(build.target, x, lead)
         self.writer = writer = build.writer()
-        text = [f"static const int ROW_THREADS = {row_threads};", f"static const int ROWS = {self._rows};"]
-        text.append(f"static const int KEPT = {kept};")
-        if isinstance(steps, Size):
-            writer.constant(steps, "STEPS")
-        else:
-            text.append(f"static const int STEPS = {steps};")
-        text += [f"static const bool IS_KEPT = {'true' if is_kept else 'false'};"]
-        writer.text("\n".join(text))
-        writer.constant(self.length, "LENGTH")
-        writer.constant(self.count, "COUNT_ROWS")
-        element_function(writer, "load", x, lead)
-        self._variant = (
-            f"{counted(row_threads, 'thread')} a row, {counted(self._rows, 'row')} a workgroup, "
-            f"{counted(steps, 'element')} a thread"
-        )
+        # Whole subgroups, so that a thread's lane is its number's rest.
+        self._threads = max(spread.rows * spread.row_threads, spread.lanes)
+        numbers = {
+            "LANES": spread.lanes, "COLUMNS": spread.columns, "ROW_THREADS": spread.row_threads,
+            "BLOCKS": self._threads // (spread.columns * spread.row_threads), "THREADS": self._threads,
+            "WIDTH": spread.width, "KEPT": spread.kept,
+        }  # fmt: skip
+        self._rows = numbers["BLOCKS"] * spread.columns
+        lines = [f"static const int {name} = {number};" for name, number in numbers.items()]
+        self._is_kept = not isinstance(spread.chunks, Size) and spread.chunks == 1
+        for name, flag in (("IS_KEPT", self._is_kept), ("IS_WHOLE", spread.is_whole)):
+            lines.append(f"static const bool {name} = {'true' if flag else 'false'};")
+        writer.text("\n".join(lines))
+        for name, number in (("LENGTH", self.length), ("COUNT_ROWS", self.count), ("CHUNKS", spread.chunks)):
+            writer.constant(number, name)
+        vector_function(writer, "load", x, lead, spread.width)
 
-    def finish(self, before: str, store: str) -> None:
+    def emit_store(self, outputs: Sequence[View], epilogue: Epilogue | None, space: tuple[int, ...]) -> None:
+        """Adds ``store``, which takes coordinates in a space, the last a column, and a vector."""
+        if self.spread.width == 1:
+            emit_store(self.writer, space, outputs, epilogue, "float")
+        else:
+            emit_vector_store(self.writer, space, outputs, epilogue, name="store")
+
+    def finish(self, how: RowFunction, epsilon: float, store: str, last: str = "") -> None:
         """Emits the kernel.
 
         Args:
-            before: statements of all threads.
-            store: of those whose row is there.
+            how: what is done to rows.
+            epsilon: what normalisations add to the variance.
+            store: of each vector of a row that is there.
+            last: what threads do instead of a pass that stores.
         """
-        writer, build = self.writer, self._build
+        writer, build, spread = self.writer, self._build, self.spread
+        writer.text(f"float epsilon() {{ return asfloat(0x{_bits(epsilon):x}u); }}")
+        writer.text("float rsqrt_exact(float x) { return 1.0 / sqrt(x); }")
         writer.math()
         writer.text(template("rows"))
         across, high = writer.grid(-(-self.count // self._rows), build.target.max_groups)
+        thread = "index"
+        if spread.lanes > 1:
+            writer.need("subgroup_shuffle")
+            thread = "WaveGetWaveIndex() * LANES + WaveGetLaneIndex()"
+        passes = 0
+        lines = []
+        for part in how.before:
+            if isinstance(part, Each):
+                lines.append(self._pass(part.statements, passes))
+                passes += 1
+            else:
+                lines.append(part)
+        if store:
+            lines += ["if (row.inside)", "{", self._pass(store, passes), "}"]
         writer.text(
             "\n".join(
                 [
-                    '[shader("compute")] [numthreads(ROW_THREADS, ROWS, 1)]',
-                    "void main(uint3 group : SV_GroupID, uint3 thread : SV_GroupThreadID)",
+                    '[shader("compute")] [numthreads(THREADS, 1, 1)]',
+                    "void main(uint3 group : SV_GroupID, uint index : SV_GroupIndex)",
                     "{",
+                    f"    int thread = int({thread});",
                     "    Row row;",
-                    "    row.index = int(group.x + group.y * ACROSS) * ROWS + int(thread.y);",
-                    "    row.lane = int(thread.x);",
-                    "    row.slot = int(thread.y) * ROW_THREADS + row.lane;",
+                    "    row.thread = thread;",
+                    "    row.lane = thread / COLUMNS % ROW_THREADS;",
+                    "    int first = int(group.x + group.y * ACROSS) * BLOCKS;",
+                    "    int block = first + thread / (COLUMNS * ROW_THREADS);",
+                    "    row.index = block * COLUMNS + thread % COLUMNS;",
                     "    row.inside = row.index < COUNT_ROWS;",
                     "    if (!row.inside) row.index = COUNT_ROWS - 1;",
-                    "    row.read();",
-                    before.replace("LOOP", self._loop),
-                    "    if (row.inside)",
-                    "    {",
-                    store.replace("LOOP", self._loop),
-                    "    }",
+                    "    row.read(0);",
+                    *lines,
+                    last,
                     "}",
                 ]
             )
         )
+        held = "in registers" if self._is_kept else f"in {spread.chunks} parts"
+        beside = f", {counted(spread.columns, 'row')} beside each other" if spread.columns > 1 else ""
         kernel = writer.finish(
             self._label,
             (across, high, 1),
-            variant=self._variant,
+            variant=f"{counted(spread.row_threads, 'thread')} a row, {counted(self._rows, 'row')} a "
+            f"workgroup{beside}, {counted(spread.kept * spread.width, 'element')} a thread {held}",
             reason=f"{counted(self.count, 'row')} of {self.length}",
+            subgroup_size=spread.lanes if spread.lanes > 1 else None,
         )
         build.emit(kernel)
 
-
-def _grouped(parts: list[str]) -> list[str]:
-    return [f"({parts[0]})", *parts[1:]]
+    def _pass(self, statements: str, number: int) -> str:
+        """A pass over the row, which begins with the part of it that the one before has left in registers."""
+        inside = "" if self.spread.is_whole else "if (column < LENGTH)"
+        each = (
+            "[ForceUnroll] for (int i = 0; i < KEPT; ++i)\n{{\nint column = column_of({step}, row.lane);\n"
+            f"{inside}\n{{{{\nValues x = row.kept[i];\n{statements}\n}}}}\n}}}}"
+        )
+        if self._is_kept:
+            return each.format(step="i")
+        chunk = "turn" if number % 2 == 0 else "CHUNKS - 1 - turn"
+        return (
+            "for (int turn = 0; turn < CHUNKS; ++turn)\n{\n"
+            f"int chunk = {chunk};\nif (turn > 0) row.read(chunk);\n"
+            f"{each.format(step='chunk * KEPT + i')}\n}}"
+        )
 
 
 def element_function(writer: KernelWriter, name: str, view: View, lead: int) -> None:
+    """Adds ``float NAME(int row, int column)``: of a view whose first `lead` dimensions count rows."""
     pointer = writer.read(view)
-    index_function(writer, f"{name}_row", *collapse(view.shape[:lead], [view.strides[:lead]]))
-    index_function(writer, f"{name}_column", *collapse(view.shape[lead:], [view.strides[lead:]]))
-    element = load_expression(pointer, f"{name}_row(row) + {name}_column(column)", view.dtype)
+    element = load_expression(pointer, _offset(writer, name, view, lead), view.dtype)
     writer.text(f"float {name}(int row, int column) {{ return {element}; }}")
 
 
-def _threads(build: VulkanBuilder, length: int) -> tuple[int, int]:
-    """Threads a row and rows a workgroup: about four elements a thread, workgroups of at least a subgroup."""
-    limit = min(256, build.target.max_invocations)
-    threads = 1
-    while threads * 4 < length and threads < limit:
-        threads *= 2
-    return threads, max(1, 64 // threads)
+def vector_function(writer: KernelWriter, name: str, view: View, lead: int, width: int) -> None:
+    """Adds ``vector<float, width> NAME(int row, int column)``: neighbours; see `element_function`."""
+    type_ = f"vector<float, {width}>"
+    if width == 1 or not _is_in_vectors(view, lead, width):
+        element_function(writer, f"{name}_one", view, lead)
+        # Of one number, where a vector lies within what repeats it.
+        step = "" if width == 1 or _repeats(view, lead, width) else " + j"
+        lines = [
+            f"{type_} found;",
+            f"[ForceUnroll] for (int j = 0; j < {width}; ++j)",
+            f"found[j] = {name}_one(row, column{step});",
+            "return found;",
+        ]
+        if not step:
+            lines = [f"return {type_}({name}_one(row, column));"]
+    else:
+        pointer = writer.read(view, width=width)
+        offset = _offset(writer, name, view, lead)
+        vector = f"vector<{storage_type(view.dtype)}, {width}>"
+        lines = [
+            f"{vector} raw = loadAligned<{width * view.itemsize}>({pointer} + uint({offset}) / {width});",
+            f"{type_} found;",
+            f"[ForceUnroll] for (int j = 0; j < {width}; ++j)",
+            f"found[j] = {loaded('raw[j]', view.dtype)};",
+            "return found;",
+        ]
+    writer.text("\n".join([f"{type_} {name}(int row, int column)", "{", *lines, "}"]))
+
+
+def _offset(writer: KernelWriter, name: str, view: View, lead: int) -> str:
+    """Adds functions for the parts of an element's offset; their sum."""
+    for axis, part in zip(("row", "column"), _parts(lead), strict=True):
+        index_function(writer, f"{name}_{axis}", *collapse(view.shape[part], [view.strides[part]]))
+    return f"{name}_row(row) + {name}_column(column)"
+
+
+def _is_in_vectors(view: View, lead: int, width: int) -> bool:
+    """Whether neighbours in a row, from each multiple of `width` on, are aligned vectors."""
+    (_, [row_steps]), (sizes, [steps]) = (
+        collapse(view.shape[part], [view.strides[part]]) for part in _parts(lead)
+    )
+    return (
+        view.itemsize * width <= 16
+        and steps[-1] == 1
+        and is_multiple(sizes[-1], width)
+        and all(is_multiple(number, width) for number in (*steps[:-1], *row_steps, view.offset))
+    )
+
+
+def _repeats(view: View, lead: int, width: int) -> bool:
+    """Whether neighbours in a row, from each multiple of `width` on, are the same element."""
+    sizes, [steps] = collapse(view.shape[lead:], [view.strides[lead:]])
+    return steps[-1] == 0 and is_multiple(sizes[-1], width)
 
 
 def _bits(value: float) -> int:

@@ -545,7 +545,8 @@ class VulkanBuilder(Builder[Dispatch]):
         return rows.row_function(self, x, axes, how, self.result())
 
     def softmax_along(self, x: View, order: Sequence[int], *, is_logarithm: bool) -> list[View]:
-        return self.along(x, order, lambda moved: self.softmax(moved, 1, is_logarithm=is_logarithm))
+        how = rows.LOG_SOFTMAX if is_logarithm else rows.SOFTMAX
+        return rows.row_function_along(self, x, order[-1], how, self.result())
 
     def cross_entropy(self, x: View, labels: View, ignored: int | None) -> list[View]:
         return rows.cross_entropy(self, x, labels, ignored, self.result())
