@@ -194,24 +194,28 @@ def units(vulkan_device_name: str) -> Iterator[str]:
     byte_units.forced = None
 
 
-@pytest.mark.parametrize(("a_type", "splits"), [(np.int8, 1), (np.uint8, 3)])
-def test_matrix_units(units: str, a_type: type, splits: int) -> None:
-    """From unsigned operands 128 is taken and given back; what pads images is changed like them."""
+@pytest.mark.parametrize(("a_type", "splits", "k"), [(np.int8, 1, 4), (np.uint8, 3, 4), (np.uint8, 1, 16)])
+def test_matrix_units(units: str, a_type: type, splits: int, k: int) -> None:
+    """From unsigned operands 128 is taken and given back; what pads images is changed like them.
+
+    Tiles of 16 words along k are fetched and stored by four of them where operands lie so.
+    """
     fragment = target_of(vulkan.find_device(units, True)).byte_fragment
     assert fragment is not None
     # Few fragments: lavapipe compiles more of them for long.
-    tile = Tile(fragment.m, 2 * fragment.n, fragment.k // 2, fragment.m, fragment.n)
+    tile = Tile(fragment.m, 2 * fragment.n, max(k, fragment.k // 2), fragment.m, fragment.n)
     byte_units.forced = (tile, splits)
     cases = Cases()
     cases.add("MatMulInteger", bytes_of(a_type, 2, 9, 150), Fixed(bytes_of(np.int8, 2, 150, 7)))
-    cases.add("MatMulInteger", bytes_of(a_type, 11, 128), Fixed(bytes_of(np.int8, 128, 18)))  # by whole words
+    cases.add("MatMulInteger", bytes_of(a_type, 11, 144), Fixed(bytes_of(np.int8, 144, 18)))  # by whole words
+    cases.add("MatMulInteger", bytes_of(a_type, 9, 80), Fixed(bytes_of(np.int8, 80, 20)))  # results by fours
     x, weight = bytes_of(a_type, 2, 12, 6, 4), Fixed(bytes_of(np.int8, 12, 6, 3, 3))
     cases.add("ConvInteger", x, weight, Fixed(np.asarray(7, a_type)), group=2, pads=ONES)
     cases.check(units)
     graph, _, _ = cases.graph()
     with vkml.InferenceSession(save_graph(graph), devices=units) as session:
         variants = [step.variant for step in session.report().steps if "byte" in step.kernel]
-    assert len(variants) == 3 and all("matrix units" in variant for variant in variants)
+    assert len(variants) == 4 and all("matrix units" in variant for variant in variants)
 
 
 FRAGMENT = Fragment(16, 8, 32, 32, "int8")
@@ -254,6 +258,7 @@ def test_constants_are_read_along_k_for_units(has_units: bool, monkeypatch: pyte
     assert ("matrix units" in launch.kernel.variant) == has_units
     assert f"static const bool B_ALONG_N = {'false' if has_units else 'true'};" in launch.kernel.source
     assert "#define WIDTH_B 4" in launch.kernel.source
+    assert ("#define STORED 4" in launch.kernel.source) == has_units
 
 
 def test_units_are_for_products_of_which_one_operand_is_signed_and_known(

@@ -26,9 +26,7 @@ class Tile(UnitTile):
 
     def shared_bytes(self, fragment: Fragment) -> int:
         """As byte_units.slang counts them."""
-        words = fragment.k // WORD
-        operands = self.k // words * (self.m + self.n) * (4 if words < 4 else words + 4)
-        return 4 * max(operands, self.subgroups * fragment.m * (self.sub_n + 4))
+        return 4 * max((self.m + self.n) * (self.k + 4), self.subgroups * fragment.m * (self.sub_n + 4))
 
     def fits(self, fragment: Fragment, target: Target) -> bool:
         """Whether the kernel's loops come out even with this fragment, and the device has room."""
@@ -42,9 +40,17 @@ class Tile(UnitTile):
         size = f"{self.m}x{self.n}x{WORD * self.k}"
         return f"matrix units, int8, {size} tile, {self.sub_m}x{self.sub_n} a subgroup"
 
-    def text(self, fragment: Fragment, signs: tuple[bool, bool]) -> str:
-        """What byte_units.slang wants to know of it; `signs` are those of the operands' bytes."""
+    def text(self, fragment: Fragment, signs: tuple[bool, bool], *, has_vectors: bool) -> str:
+        """What byte_units.slang wants to know of it.
+
+        Args:
+            fragment: the device's.
+            signs: of the operands' bytes.
+            has_vectors: whether both operands are fetched four words along k at a time.
+        """
         lines = [f"static const int {name} = {value};" for name, value in self.numbers(fragment).items()]
+        # Fragments begin at words of shared memory.
+        lines.append(f"#define STORED {math.gcd(fragment.k // WORD, 4) if has_vectors else 1}")
         for letter, is_signed in zip("AB", signs, strict=True):
             lines.append(f"static const int FLIP_{letter} = int({'0u' if is_signed else '0x80808080u'});")
         return "\n".join(lines)

@@ -174,7 +174,8 @@ def launch(
         fragment, kernel, needs = build.target.byte_fragment, "byte_units", set(byte_units.NEEDS)
         assert fragment is not None and product.signs is not None
         width_a, width_b = _widths(tile, a, b, tile.threads(fragment))
-        how = tile.text(fragment, product.signs)
+        has_vectors = width_a == width_b == 4 and a.along_inner and not b.along_inner
+        how = tile.text(fragment, product.signs, has_vectors=has_vectors)
     else:
         width_a, width_b = _widths(tile, a, b, tile.threads)
         how = f"static const int THREAD_M = {tile.thread_m};\nstatic const int THREAD_N = {tile.thread_n};"
@@ -182,9 +183,12 @@ def launch(
     accumulator = compute_type(product.accumulator)
     writer = build.writer()
     constants = {"M": product.m, "N": product.n, "SPLITS": splits}
-    # Not specialization constants: SwiftShader unrolls a loop of few steps and then compiles it for minutes.
-    writer.word("steps", product.k)
-    writer.word("steps_a_split", k_range)
+    if isinstance(tile, byte_units.Tile):
+        constants |= {"STEPS": product.k, "STEPS_A_SPLIT": k_range}
+    else:
+        # Pushed: SwiftShader unrolls a loop of few steps that it knows, and then compiles it for minutes.
+        writer.word("steps", product.k)
+        writer.word("steps_a_split", k_range)
     for name, value in constants.items():
         writer.constant(value, name)
     for name, value in product.sizes:
@@ -220,13 +224,13 @@ def launch(
             f"    {pointer}[((split * {batch} + batch) * M + m) * N + n] = x;\n}}"
         )
     else:
-        # Neighbours' bytes would be stores of their own.
-        stores_four = (
-            isinstance(tile, Tile)
-            and tile.thread_n % 4 == 0
-            and all(view.itemsize == 1 for view in outputs)
-            and is_multiple(product.space[-1], 4)
+        # Neighbours' bytes would be stores of their own; of what leaves through shared memory all would be.
+        has_four = (
+            tile.thread_n % 4 == 0 and all(view.itemsize == 1 for view in outputs)
+            if isinstance(tile, Tile)
+            else isinstance(tile, byte_units.Tile)
         )
+        stores_four = has_four and is_multiple(product.space[-1], 4)
         emit = emit_vector_store if stores_four else emit_store
         emit(writer, product.space, outputs, epilogue, accumulator)
         name, type_ = ("4", f"vector<{accumulator}, 4>") if stores_four else ("", accumulator)
