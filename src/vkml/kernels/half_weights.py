@@ -102,13 +102,22 @@ def _all(target: Target, fragment: Fragment, product: Product, lines: Lines) -> 
     ]
 
 
-def fits(tile: Tile, fragment: Fragment, target: Target, lines: Lines) -> bool:
-    """Whether loops over words of eight elements come out even, too, and lines have room in shared memory."""
+def fits(tile: Tile, fragment: Fragment, target: Target, lines: Lines, word: int = WORD) -> bool:
+    """Whether loops over words come out even, too, and lines have room in shared memory.
+
+    Args:
+        tile: of results.
+        fragment: that the kernel multiplies.
+        target: the device.
+        lines: the left operand's.
+        word: elements of a word of shared memory, of which fragments are made; loads are of `WORD`.
+    """
     slice_threads = tile.subgroups * fragment.lanes
     along, across = (tile.step_k, tile.m) if lines.is_along_k else (tile.m, tile.step_k)
     return (
         tile.fits(fragment, target)
-        and all(size % WORD == 0 for size in (fragment.m, fragment.k, along))
+        and all(size % word == 0 for size in (fragment.m, fragment.k))
+        and along % WORD == 0
         and tile.m * tile.step_k % (WORD * slice_threads) == 0
         and slice_threads % (along // WORD) == 0
         and tile.slices * 2 * across * 2 * (along + WORD) <= target.shared_bytes
@@ -125,7 +134,8 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
     pointers = {"B_POINTER": writer.read(packed, width=4)}
     matrix_units.define(writer, fragment, choice, (product.m, product.n, product.k), pointers)
     is_whole = is_multiple(product.m, tile.m) and is_multiple(product.k, tile.step_k)
-    writer.text(f"{lines.define(writer, a, 'A')}\nstatic const bool IS_WHOLE = {boolean(is_whole)};")
+    writer.text(f"#define WORD {WORD}\n{lines.define(writer, a, 'A')}")
+    writer.text(f"static const bool IS_WHOLE = {boolean(is_whole)};")
     files = ("half_lines", "matrix_units_halves", "matrix_units_results", "matrix_units")
     how = f"{choice.time:.0f} µs expected, else {estimate_ordinary(build.target, product):.0f}"
     matrix_units.emit_product(build, writer, fragment, product, choice, files, how, outputs, epilogue)

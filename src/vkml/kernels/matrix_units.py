@@ -27,7 +27,7 @@ from vkml.kernels.packed_weights import (
 )
 from vkml.kernels.pointwise import emit_vector_store
 from vkml.kernels.views import View
-from vkml.kernels.writer import KernelWriter, template
+from vkml.kernels.writer import KernelWriter, compute_type, template
 
 if TYPE_CHECKING:
     from vkml.lowering.target import Target
@@ -305,14 +305,17 @@ def emit_product(
         epilogue: by this.
     """
     tile, splits = choice.tile, choice.splits
+    accumulator = compute_type(product.accumulator)
     partials = None
     if splits > 1:
-        partials = build.scratch(TensorType(dtypes.FLOAT32, (splits, product.batch, product.m, product.n)))
-        emit_vector_store(writer, (splits, product.m, product.n), [partials], None)
-        writer.text("void finish(int split, int m, int n, float4 x) { store4(split, m, n, x); }")
+        partials = build.scratch(
+            TensorType(product.accumulator, (splits, product.batch, product.m, product.n))
+        )
+        emit_vector_store(writer, (splits, product.m, product.n), [partials], None, accumulator)
+        writer.text("void finish(int split, int m, int n, Results x) { store4(split, m, n, x); }")
     else:
-        emit_vector_store(writer, product.space, outputs, epilogue)
-        writer.text("void finish(int split, int m, int n, float4 x) { store4(0, m, n, x); }")
+        emit_vector_store(writer, product.space, outputs, epilogue, accumulator)
+        writer.text("void finish(int split, int m, int n, Results x) { store4(0, m, n, x); }")
     tiles = -(-product.m // tile.m) * -(-product.n // tile.n)
     across, rows = writer.grid(tiles, build.target.max_groups)
     writer.need(*UNIT_NEEDS[fragment.element])
@@ -341,7 +344,7 @@ def define(
 
     Args:
         writer: of the kernel.
-        fragment: of the device.
+        fragment: of the device; k of one of bytes counts pairs of them.
         choice: tile and ranges of K.
         sizes: m, n and k.
         pointers: by name.
@@ -364,7 +367,9 @@ def define(
         "BAND": BAND,
     }
     lines = [f"static const int {name} = {value};" for name, value in numbers.items()]
-    lines.append(f"typealias Element = {fragment.slang_element};")
+    lines.append(f"#define OF_BYTES {int(fragment.element == 'int8')}")
+    element, sums = fragment.slang_types
+    lines += [f"typealias Element = {element};", f"typealias Sum = {sums};", f"typealias Results = {sums}4;"]
     lines += [f"#define {name} {pointer}" for name, pointer in pointers.items()]
     lines.append(f"#define N_BLOCKS ((N + {COLUMN_PADDING - 1}) / {COLUMN_PADDING} * {COLUMN_PADDING // 8})")
     writer.text("\n".join(lines))
