@@ -179,7 +179,13 @@ def test_places_in_long_rows(vulkan_device_name: str, is_strided: bool) -> None:
     """Threads with several vectors of a row, one, or single elements; many elements are equal, some NaN."""
     cases = Cases(71)
     for name in ("float32", "float16", "int32", "int64", "uint8"):
-        for shape, axis in (((5, 1024), 1), ((3, 1030), 1), ((2, 4100), 1), ((70, 3, 513), 2), ((1040, 40), 0)):
+        for shape, axis in (
+            ((5, 1024), 1),
+            ((3, 1030), 1),
+            ((2, 4100), 1),
+            ((70, 3, 513), 2),
+            ((1040, 40), 0),
+        ):
             for op in ("ArgMax", "ArgMin"):
                 for last in (0, 1):
                     x = cases.random.integers(0, 9, shape).astype(name)

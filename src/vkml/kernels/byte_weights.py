@@ -152,7 +152,7 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
     writer = build.writer()
     word, steps = _word(fragment), pairs.shape[2]
     pointers = {"B_POINTER": writer.read(packed, width=word // 2)}
-    matrix_units.define(writer, build.target, fragment, choice, (product.m, product.n, steps), pointers)
+    matrix_units.define(writer, fragment, choice, (product.m, product.n, steps), pointers)
     is_whole = is_multiple(product.m, tile.m) and steps % tile.step_k == 0
     writer.text(
         "\n".join(

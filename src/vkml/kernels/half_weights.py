@@ -31,8 +31,8 @@ TILES = (
     Tile(16, 32, 2, 4, 64, 4, 0.66, 0.72),
 )
 """The first two have the times of an H200 at 8192³. There the third took 0.92 of a step where 2048 × 768 ×
-3072 seemed to say 0.65: workgroups begin and end sooner than the rule expects. The next four were timed at 1024³
-alone and have the same proportion; the others those of rows of float32 besides."""
+3072 seemed to say 0.65: workgroups begin and end sooner than the rule expects. The next four were timed at
+1024³ alone and have the same proportion; the others those of rows of float32 besides."""
 
 forced: tuple[Tile, int] | None = None
 """For tests and tuning runs: the tile and ranges of K of every product that can be computed so at all."""
