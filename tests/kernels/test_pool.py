@@ -74,3 +74,25 @@ def test_four_axes_fall_back_rightly(device_name: str) -> None:
     cases.add("MaxPool", np.zeros((1, 1, 3, 3, 3, 3), np.float32), kernel_shape=(2,) * 4, may_fall_back=True)
     cases.add("MaxPool", np.zeros((0, 2, 6, 7), np.float32), kernel_shape=(2, 2))
     cases.check(device_name)
+
+
+@pytest.mark.parametrize("is_strided", [False, True], ids=["dense", "strided"])
+def test_greatest_elements_of_many_windows(vulkan_device_name: str, is_strided: bool) -> None:
+    """Threads with several results below one another, of which the last have fewer; NaN and infinities."""
+    cases = Cases(48)
+    for name, shape, attributes in (
+        ("float32", (8, 64, 56, 57), {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}),
+        ("float32", (8, 64, 55, 83), {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}),
+        ("float32", (4, 64, 61, 57), {"kernel_shape": [2, 2], "strides": [2, 2], "ceil_mode": 1}),
+        ("float32", (2, 64, 66, 64), {"kernel_shape": [3, 2], "dilations": [2, 3], "pads": [2, 0, 1, 3]}),
+        ("float16", (8, 64, 47, 57), {"kernel_shape": [1, 3], "pads": [0, 0, 0, 2]}),
+        ("uint8", (8, 64, 63, 61), {"kernel_shape": [3, 1], "pads": [1, 0, 1, 0]}),
+        ("float32", (1, 40, 4, 70, 64), {"kernel_shape": [2, 3, 3], "pads": [1, 1, 1, 0, 1, 1]}),
+    ):
+        x = cases.array(name, shape)
+        if np.dtype(name).kind == "f":
+            for special in (np.nan, np.inf, -np.inf, 0.0, -0.0):
+                x[cases.random.random(shape) < 0.01] = special
+            x[0, 0] = -np.inf
+        cases.add("MaxPool", x, **attributes)
+    cases.check(vulkan_device_name, is_strided=is_strided)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from vkml.dataclasses import dataclass
 from vkml.ir import DType, TensorType
 from vkml.ir.scalar import arithmetic_type
-from vkml.ir.size import Size
+from vkml.ir.size import Size, typical
 from vkml.ir.windows import Windows
+from vkml.ir.wording import counted
 from vkml.kernels.pointwise import emit_store, on_space
 from vkml.kernels.reduction import extreme
 from vkml.kernels.reduction import norm as reduce_norm
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from vkml.lowering.vulkan_builder import VulkanBuilder
 
 WORKGROUP = 128
+_LEAST_THREADS = 1 << 17
+"""Threads that are left where each has several rows: half of what an H200 has at a time."""
+_MOST_LAID_OUT = 64
+"""Elements that a thread reads, up to which its loops are laid out."""
 _MOST_OF_A_TILE = 1024
 """Elements, and windows: what is kept of these takes 12 KiB in fp64, and every device has 16."""
 
@@ -34,11 +39,8 @@ class PoolFunction:
     """Of the value so far and an element x."""
     finalize: str = "value"
     """Of the combined value and the number of elements, `count`."""
-    starts_lowest: bool = False
-    """Whether the value starts as the type's least, not as 0."""
 
 
-MAX = PoolFunction("max_pool", "maximum(value, x)", starts_lowest=True)
 AVERAGE = PoolFunction("average_pool", "value + x", "value / Accumulator(max(count, 1))")
 SUM_OF_SQUARES = PoolFunction("sum_of_squares", "value + x * x")
 
@@ -69,9 +71,8 @@ def pool(
     writer.text(f"typealias Accumulator = {type_};")
     writer.text(f"static const bool COUNT_PAD = {'true' if counts_padding else 'false'};")
     _emit_planes(writer, x, windows)
-    initial = extreme(accumulator, lowest=True) if how.starts_lowest else "Accumulator(0)"
     writer.text(
-        f"Accumulator initial() {{ return {initial}; }}\n"
+        "Accumulator initial() { return Accumulator(0); }\n"
         f"Accumulator combine(Accumulator value, Accumulator x) {{ return {how.combine}; }}\n"
         f"Accumulator finalize(Accumulator value, int count) {{ return {how.finalize}; }}"
     )
@@ -81,6 +82,74 @@ def pool(
     across, high = writer.grid(-(-total // WORKGROUP), build.target.max_groups)
     build.emit(writer.finish(how.label, (across, high, 1), variant="direct"))
     return outputs
+
+
+def max_pool(build: VulkanBuilder, x: View, result: TensorType, windows: Windows) -> list[View]:
+    """The greatest elements of windows of `x`, a view of (batch, channels, depth, height, width)."""
+    batch, channels = x.shape[:2]
+    depth, height, width = windows.output
+    accumulator = arithmetic_type(x.dtype)
+    type_ = compute_type(accumulator)
+    epilogue, outputs = build.take_epilogue(result)
+    rows = _rows_a_thread(windows, batch * channels)
+    blocks = -(-height // rows)
+    items = batch * channels * depth * blocks * width
+    writer = build.writer()
+    # Few rows are laid out: which windows hold them is known then.
+    is_short = _input_rows(windows, rows) * windows.kernel[2] <= _MOST_LAID_OUT
+    writer.text(
+        f"#define LOOP {'[ForceUnroll]' if is_short else ''}\n"
+        f"typealias Accumulator = {type_};\n"
+        f"static const int ROWS = {rows};\n"
+        f"static const int INPUT_ROWS = {_input_rows(windows, rows)};\n"
+        f"static const int ROW_STEP = {windows.strides[1]};\n"
+        f"static const int ROW_DISTANCE = {windows.dilations[1]};\n"
+        f"static const int WINDOW_ROWS = {windows.kernel[1]};\n"
+        f"static const int WINDOW_COLUMNS = {windows.kernel[2]};"
+    )
+    _emit_planes(writer, x, windows)
+    writer.constant(blocks, "BLOCKS")
+    writer.constant(items, "ITEMS")
+    writer.text(f"Accumulator initial() {{ return {extreme(accumulator, lowest=True)}; }}")
+    writer.text(_FLOAT_KEYS if type_ == "float" else _OWN_KEYS)
+    emit_store(writer, (batch, channels, math.prod(windows.output)), outputs, epilogue, type_)
+    writer.math()
+    writer.text(template("pool_max"))
+    across, high = writer.grid(-(-items // WORKGROUP), build.target.max_groups)
+    build.emit(writer.finish("max_pool", (across, high, 1), variant=f"{counted(rows, 'row')} a thread"))
+    return outputs
+
+
+_FLOAT_KEYS = """typealias Key = int;
+Key key_of(float x)
+{
+    int bits = asint(x);
+    return is_nan(x) ? 0x7fffffff : bits ^ ((bits >> 31) & 0x7fffffff);
+}
+float value_of(Key key) { return asfloat(key ^ ((key >> 31) & 0x7fffffff)); }
+Key greater(Key a, Key b) { return max(a, b); }"""
+"""Floats as integers in the same order: of negative ones the greater magnitude is the lesser number."""
+_OWN_KEYS = """typealias Key = Accumulator;
+Key key_of(Accumulator x) { return x; }
+Accumulator value_of(Key key) { return key; }
+Key greater(Key a, Key b) { return maximum(a, b); }"""
+
+
+def _input_rows(windows: Windows, rows: int) -> int:
+    """Rows of the input that so many rows of windows span."""
+    return (rows - 1) * windows.strides[1] + windows.extents[1]
+
+
+def _rows_a_thread(windows: Windows, planes: int) -> int:
+    """Results below one another that a thread has."""
+    depth, height, width = (typical(size) for size in windows.output)
+    for rows in (8, 4, 2):
+        blocks = -(-height // rows)
+        is_short = _input_rows(windows, rows) * windows.kernel[2] <= _MOST_LAID_OUT
+        is_full = 8 * rows * blocks <= 9 * height
+        if is_short and is_full and typical(planes) * depth * blocks * width >= _LEAST_THREADS:
+            return rows
+    return 1
 
 
 def max_pool_places(

@@ -474,8 +474,10 @@ class VulkanBuilder(Builder[Dispatch]):
         self, x: View, how: str | float, windows: Windows, *, counts_padding: bool = False
     ) -> list[View]:
         """Pools windows; `how` is "max", "average", "squares" (their sum) or the p of a norm."""
+        if how == "max":
+            return pool.max_pool(self, x, self.result(), windows)
         if isinstance(how, str):
-            function = {"max": pool.MAX, "average": pool.AVERAGE, "squares": pool.SUM_OF_SQUARES}[how]
+            function = {"average": pool.AVERAGE, "squares": pool.SUM_OF_SQUARES}[how]
         else:
             function = pool.norm(how, x.dtype)
         return pool.pool(self, x, self.result(), windows, how=function, counts_padding=counts_padding)
