@@ -63,3 +63,27 @@ def test_other_ranks_and_axes(device_name: str) -> None:
         may_fall_back=True,
     )
     cases.check(device_name)
+
+
+@pytest.mark.parametrize("is_strided", [False, True], ids=["dense", "strided"])
+def test_many_results(vulkan_device_name: str, is_strided: bool) -> None:
+    """Threads with several results below one another, of which the last have fewer."""
+    cases = Cases(85)
+    for mode, dtype, shape, scales in (
+        ("linear", "float32", (8, 16, 60, 64), (1, 1, 2, 2)),
+        ("linear", "float32", (8, 16, 61, 63), (1, 1, 1.9, 2.1)),
+        ("linear", "float16", (8, 16, 120, 64), (1, 1, 1, 2)),
+        ("linear", "float32", (8, 16, 63, 129), (1, 1, 2, 1)),
+        ("cubic", "float32", (4, 16, 41, 43), (1, 1, 3, 3)),
+        ("nearest", "uint8", (8, 16, 61, 67), (1, 1, 2, 2)),
+        ("linear", "float32", (8, 14, 40, 40), (1.5, 1, 2.5, 1.7)),
+    ):
+        cases.add(
+            "Resize",
+            cases.array(dtype, shape),
+            None,
+            Fixed(np.array(scales, np.float32)),
+            mode=mode,
+            atol={"float32": 2e-5, "float16": 2e-3}.get(dtype),
+        )
+    cases.check(vulkan_device_name, is_strided=is_strided)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
+from vkml.ir.size import typical
 from vkml.kernels.spec import Dispatch
 from vkml.kernels.writer import KernelWriter, grid
 
@@ -52,3 +53,23 @@ def finish_items(
     return writer.finish(
         label, (across, rows, 1), variant=variant, reason="generated for these operators", form=form
     )
+
+
+LEAST_THREADS = 1 << 17
+"""That are left where each has several rows: half of what an H200 has at a time."""
+
+
+def rows_a_thread(rows: int, others: int, fits: Callable[[int], bool]) -> int:
+    """How many results below one another a thread has, which read some of the same: 8, 4, 2 or one.
+
+    Args:
+        rows: of results, of which the last threads leave out an eighth at most.
+        others: how many results are in a row, of all such rows beside one another.
+        fits: whether a thread may have so many.
+    """
+    height = typical(rows)
+    for count in (8, 4, 2):
+        blocks = -(-height // count)
+        if 8 * count * blocks <= 9 * height and blocks * typical(others) >= LEAST_THREADS and fits(count):
+            return count
+    return 1

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from vkml.dataclasses import dataclass
 from vkml.ir import DType, TensorType
 from vkml.ir.scalar import arithmetic_type
-from vkml.ir.size import Size, typical
+from vkml.ir.size import Size
 from vkml.ir.windows import Windows
 from vkml.ir.wording import counted
+from vkml.kernels.items import rows_a_thread
 from vkml.kernels.pointwise import emit_store, on_space
 from vkml.kernels.reduction import extreme
 from vkml.kernels.reduction import norm as reduce_norm
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from vkml.lowering.vulkan_builder import VulkanBuilder
 
 WORKGROUP = 128
-_LEAST_THREADS = 1 << 17
-"""Threads that are left where each has several rows: half of what an H200 has at a time."""
 _MOST_LAID_OUT = 64
 """Elements that a thread reads, up to which its loops are laid out."""
 _MOST_OF_A_TILE = 1024
@@ -91,14 +90,12 @@ def max_pool(build: VulkanBuilder, x: View, result: TensorType, windows: Windows
     accumulator = arithmetic_type(x.dtype)
     type_ = compute_type(accumulator)
     epilogue, outputs = build.take_epilogue(result)
-    rows = _rows_a_thread(windows, batch * channels)
+    rows = rows_a_thread(height, batch * channels * depth * width, lambda count: _is_short(windows, count))
     blocks = -(-height // rows)
     items = batch * channels * depth * blocks * width
     writer = build.writer()
-    # Few rows are laid out: which windows hold them is known then.
-    is_short = _input_rows(windows, rows) * windows.kernel[2] <= _MOST_LAID_OUT
     writer.text(
-        f"#define LOOP {'[ForceUnroll]' if is_short else ''}\n"
+        f"#define LOOP {'[ForceUnroll]' if _is_short(windows, rows) else ''}\n"
         f"typealias Accumulator = {type_};\n"
         f"static const int ROWS = {rows};\n"
         f"static const int INPUT_ROWS = {_input_rows(windows, rows)};\n"
@@ -140,16 +137,9 @@ def _input_rows(windows: Windows, rows: int) -> int:
     return (rows - 1) * windows.strides[1] + windows.extents[1]
 
 
-def _rows_a_thread(windows: Windows, planes: int) -> int:
-    """Results below one another that a thread has."""
-    depth, height, width = (typical(size) for size in windows.output)
-    for rows in (8, 4, 2):
-        blocks = -(-height // rows)
-        is_short = _input_rows(windows, rows) * windows.kernel[2] <= _MOST_LAID_OUT
-        is_full = 8 * rows * blocks <= 9 * height
-        if is_short and is_full and typical(planes) * depth * blocks * width >= _LEAST_THREADS:
-            return rows
-    return 1
+def _is_short(windows: Windows, rows: int) -> bool:
+    """Whether loops over so many rows of windows are laid out: which hold an element is known then."""
+    return _input_rows(windows, rows) * windows.kernel[2] <= _MOST_LAID_OUT
 
 
 def max_pool_places(

@@ -8,23 +8,29 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vkml.ir import Constant, TensorType, dtypes
+from vkml.ir import Constant, DType, TensorType, dtypes
 from vkml.ir.scalar import arithmetic_type
+from vkml.ir.wording import counted
+from vkml.kernels.items import rows_a_thread
 from vkml.kernels.pointwise import emit_store
 from vkml.kernels.views import View
-from vkml.kernels.writer import compute_type, load_expression, multiply_add
+from vkml.kernels.writer import KernelWriter, compute_type, load_expression, multiply_add
 
 if TYPE_CHECKING:
     from vkml.lowering.vulkan_builder import VulkanBuilder
 
+_Tables = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
+
 WORKGROUP = 128
+_MOST_LAID_OUT = 16
+"""Elements that a result is made of, up to which loops are laid out and a thread may have several results."""
 
 
 def resize(
     build: VulkanBuilder,
     x: View,
     result: TensorType,
-    tables: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] | None],
+    tables: Sequence[_Tables | None],
 ) -> list[View]:
     """``result[i…] = sum over taps of x[places…] * weights…``, separable over the axes.
 
@@ -39,42 +45,31 @@ def resize(
     accumulator = arithmetic_type(x.dtype)
     type_ = compute_type(accumulator)
     epilogue, outputs = build.take_epilogue(result)
-    pointer = writer.read(x)
-    rank = len(result.dims)
-    lines: list[str] = []
-    closing = 0
-    coordinates, weights = [], []
-    for axis in range(rank):
-        table = tables[axis]
-        if table is None:
-            coordinates.append(f"c{axis}")
-            continue
-        places, factors = table
-        taps = places.shape[1]
-        at = writer.read(_table(build, places.astype(np.int32), "places"))
-        lines.append(f"    for (int t{axis} = 0; t{axis} < {writer.constant(taps)}; ++t{axis})\n    {{")
-        lines.append(f"    int p{axis} = {at}[c{axis} * {writer.constant(taps)} + t{axis}];")
-        coordinates.append(f"p{axis}")
-        if taps > 1 or (factors != 1).any():
-            by = writer.read(_table(build, factors.astype(np.float32), "weights"))
-            weights.append(f"{type_}({by}[c{axis} * {writer.constant(taps)} + t{axis}])")
-        closing += 1
-    offset = writer.offset(tuple(coordinates), x.strides)
-    element = load_expression(pointer, offset, x.dtype)
-    if weights:
-        writer.text(multiply_add(accumulator))
-        lines.append(f"    value = multiply_add({' * '.join(weights)}, {element}, value);")
-    else:
-        lines.append(f"    value = {element};")
-    lines.append("    " + "}" * closing)
-    total = math.prod(result.dims)
+    dims, rank = result.dims, len(result.dims)
+    is_short = math.prod(table[0].shape[1] for table in tables if table is not None) <= _MOST_LAID_OUT
+    rows = 1
+    if rank > 1 and is_short:
+        rows = rows_a_thread(dims[-2], math.prod(dims[:-2]) * dims[-1], lambda count: True)
+    first, lines = _taps(build, writer, x, tables, accumulator, is_short=is_short)
+    spread = [*dims[:-2], -(-dims[-2] // rows), dims[-1]] if rank > 1 else [*dims]
+    total = math.prod(spread)
     writer.constant(total, "TOTAL")
-    emit_store(writer, result.dims, outputs, epilogue, type_)
+    emit_store(writer, dims, outputs, epilogue, type_)
+    names = [f"c{axis}" for axis in range(rank)]
+    if rank > 1:
+        names[-2] = "block"
     split = ["    int rest = item;"]
     for axis in range(rank - 1, 0, -1):
-        size = writer.constant(result.dims[axis])
-        split.append(f"    int c{axis} = rest % {size}; rest /= {size};")
-    split.append("    int c0 = rest;")
+        size = writer.constant(spread[axis])
+        split.append(f"    int {names[axis]} = rest % {size}; rest /= {size};")
+    split.append(f"    int {names[0]} = rest;")
+    row, row_again, guard = "", "", ""
+    if rank > 1:
+        height = writer.constant(dims[-2])
+        row_again = f"        int c{rank - 2} = block * {rows} + i;"
+        # The last threads read the last row for those that they lack.
+        row = row_again if rows == 1 else f"        int c{rank - 2} = min(block * {rows} + i, {height} - 1);"
+        guard = "" if rows == 1 else f"if (c{rank - 2} < {height}) "
     across, high = writer.grid(-(-total // WORKGROUP), build.target.max_groups)
     arguments = ", ".join(f"c{axis}" for axis in range(rank))
     writer.text(
@@ -86,15 +81,86 @@ def resize(
                 f"    int item = int((group.x + group.y * ACROSS) * {WORKGROUP} + thread);",
                 "    if (item >= TOTAL) return;",
                 *split,
-                f"    {type_} value = {type_}(0);",
+                *first,
+                f"    {type_} values[{rows}];",
+                f"    [ForceUnroll] for (int i = 0; i < {rows}; ++i)",
+                "    {",
+                row,
+                f"        {type_} value = {type_}(0);",
                 *lines,
-                f"    store({arguments}, value);",
+                "        values[i] = value;",
+                "    }",
+                f"    [ForceUnroll] for (int i = 0; i < {rows}; ++i)",
+                "    {",
+                row_again,
+                f"        {guard}store({arguments}, values[i]);",
+                "    }",
                 "}",
             ]
         )
     )
-    build.emit(writer.finish("resize", (across, high, 1), variant="tables"))
+    variant = f"tables, {counted(rows, 'row')} a thread"
+    build.emit(writer.finish("resize", (across, high, 1), variant=variant))
     return outputs
+
+
+def _taps(
+    build: VulkanBuilder,
+    writer: KernelWriter,
+    x: View,
+    tables: Sequence[_Tables | None],
+    accumulator: DType,
+    *,
+    is_short: bool,
+) -> tuple[list[str], list[str]]:
+    """Statements for all results of a column, and those that sum ``value`` of one, that at c0, c1, ….
+
+    Args:
+        build: which constants belong to.
+        writer: of the kernel.
+        x: what is read.
+        tables: for each axis.
+        accumulator: the type of sums.
+        is_short: whether loops are laid out, and what the last axis' tables say is read once for a column.
+    """
+    type_ = compute_type(accumulator)
+    loop = "[ForceUnroll] " if is_short else ""
+    first: list[str] = []
+    lines: list[str] = []
+    closing = 0
+    coordinates, weights = [], []
+    for axis, table in enumerate(tables):
+        if table is None:
+            coordinates.append(f"c{axis}")
+            continue
+        places, factors = table
+        taps = places.shape[1]
+        begin = f"{loop}for (int t{axis} = 0; t{axis} < {taps}; ++t{axis})"
+        at = f"c{axis} * {taps} + t{axis}"
+        place = f"{writer.read(_table(build, places.astype(np.int32), 'places'))}[{at}]"
+        weight = ""
+        if taps > 1 or (factors != 1).any():
+            by = writer.read(_table(build, factors.astype(np.float32), "weights"))
+            weight = f"{type_}({by}[{at}])"
+        if axis == len(tables) - 1 and is_short:
+            first += [f"    int places[{taps}];", *([f"    {type_} weights[{taps}];"] if weight else [])]
+            first += [f"    {begin}", "    {", f"        places[t{axis}] = {place};"]
+            first += [*([f"        weights[t{axis}] = {weight};"] if weight else []), "    }"]
+            place, weight = f"places[t{axis}]", f"weights[t{axis}]" if weight else ""
+        lines.append(f"        {begin}\n        {{\n        int p{axis} = {place};")
+        coordinates.append(f"p{axis}")
+        if weight:
+            weights.append(weight)
+        closing += 1
+    offset = writer.offset(tuple(coordinates), x.strides)
+    element = load_expression(writer.read(x), offset, x.dtype)
+    if weights:
+        writer.text(multiply_add(accumulator))
+        lines.append(f"        value = multiply_add({' * '.join(weights)}, {element}, value);")
+    else:
+        lines.append(f"        value = {element};")
+    lines.append("        " + "}" * closing)
+    return first, lines
 
 
 def _table(build: VulkanBuilder, array: np.ndarray[Any, Any], name: str) -> View:
