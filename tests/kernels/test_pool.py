@@ -96,3 +96,12 @@ def test_greatest_elements_of_many_windows(vulkan_device_name: str, is_strided: 
             x[0, 0] = -np.inf
         cases.add("MaxPool", x, **attributes)
     cases.check(vulkan_device_name, is_strided=is_strided)
+
+
+def test_greatest_elements_of_large_windows(vulkan_device_name: str) -> None:
+    """Of more elements than loops are laid out for."""
+    cases = Cases(49)
+    for rank, kernel in ((2, [9, 11]), (1, [70]), (3, [3, 5, 14])):
+        x = cases.array("float32", (2, 3, *(size + 7 for size in kernel)), special=True)
+        cases.add("MaxPool", x, kernel_shape=kernel, pads=[1] * (2 * rank), strides=[2] * rank)
+    cases.check(vulkan_device_name)

@@ -87,3 +87,19 @@ def test_many_results(vulkan_device_name: str, is_strided: bool) -> None:
             atol={"float32": 2e-5, "float16": 2e-3}.get(dtype),
         )
     cases.check(vulkan_device_name, is_strided=is_strided)
+
+
+def test_many_taps(vulkan_device_name: str) -> None:
+    """Of more elements a result than loops are laid out for."""
+    cases = Cases(86)
+    for shape, scales in (((2, 60, 70), (1, 0.2, 0.15)), ((300,), (0.03,))):
+        cases.add(
+            "Resize",
+            cases.array("float32", shape),
+            None,
+            Fixed(np.array(scales, np.float32)),
+            mode="linear",
+            antialias=1,
+            atol=2e-5,
+        )
+    cases.check(vulkan_device_name)
