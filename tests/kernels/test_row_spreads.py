@@ -12,11 +12,11 @@ import pytest
 
 import vkml
 import vkml.engine.devices
-from tests.vulkan_cases import Cases
+from tests.vulkan_cases import Cases, Fixed
 from vkml import vulkan
 from vkml.engine.sketch import Sketch
 from vkml.ir import dtypes
-from vkml.kernels import rows
+from vkml.kernels import row_spread as rows
 from vkml.lowering.kept import forget_lowerings
 from vkml.onnx import save_graph
 
@@ -235,3 +235,46 @@ def test_labels_of_long_rows(vulkan_device_name: str) -> None:
         [found], _ = run(vulkan_device_name, sketch, {"x": x, "labels": labels}, made)
         wanted = -np.log(softmax(x, 1)[range(5), labels.clip(0)]) * (labels >= 0)
         np.testing.assert_allclose(found, wanted, rtol=3e-6, atol=3e-6)
+
+
+@pytest.mark.parametrize("is_strided", [False, True], ids=["dense", "strided"])
+@pytest.mark.parametrize("op", ["CumSum", "CumProd"])
+def test_running_totals(vulkan_device_name: str, op: str, is_strided: bool) -> None:
+    cases = Cases(43)
+    for name in ("float32", "float16", "int32", "int64"):
+        for shape, axis in (((5, 1024), 1), ((3, 67), 1), ((2, 300, 20), 1), ((700, 33), 0), ((40, 12), 1)):
+            # SwiftShader takes long to compile each.
+            for exclusive, reverse in ((0, 0), (1, 1), (0, 1), (1, 0))[: 4 if rows.MOST_KEPT == 32 else 1]:
+                # Factors near 1, and sums that do not cancel.
+                x = (
+                    1 + cases.random.standard_normal(shape) / 1000
+                    if op == "CumProd"
+                    else cases.random.random(shape)
+                )
+                if name[0] == "i":
+                    x = cases.random.integers(-1000, 1000, shape) | 1
+                cases.add(
+                    op,
+                    x.astype(name),
+                    Fixed(np.array([axis], np.int64)),
+                    exclusive=exclusive,
+                    reverse=reverse,
+                    rtol={"float32": 2e-5, "float16": 2e-3}.get(name),
+                )
+    cases.check(vulkan_device_name, is_strided=is_strided)
+
+
+@pytest.mark.parametrize("shape", [(3, 40000), (2, 33001), (9000, 40)], ids=str)
+def test_running_totals_of_long_rows(vulkan_device_name: str, shape: tuple[int, int]) -> None:
+    """A total goes on from each part of a row to the next."""
+    for axis in (0, 1):
+        for reverse in (0, 1):
+            x = np.random.default_rng(15).random(shape, np.float32)
+            sketch = Sketch("totals", 23)
+            axes = sketch.constant(np.array(axis, np.int64))
+            made = sketch.node("CumSum", sketch.input("x", shape), axes, reverse=reverse)
+            [found], _ = run(vulkan_device_name, sketch, {"x": x}, made)
+            wide = x.astype(np.float64)
+            wide = np.flip(wide, axis) if reverse else wide
+            wanted = wide.cumsum(axis)
+            np.testing.assert_allclose(found, np.flip(wanted, axis) if reverse else wanted, rtol=3e-6)

@@ -10,7 +10,7 @@ from vkml.ir import dtypes
 from vkml.ir.scalar import arithmetic_type
 from vkml.ir.size import Size
 from vkml.kernels.attention_masks import float_text
-from vkml.kernels.rows import element_function
+from vkml.kernels.row_spread import element_function
 from vkml.kernels.views import View
 from vkml.kernels.writer import KernelWriter, template
 

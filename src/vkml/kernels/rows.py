@@ -11,17 +11,16 @@ from vkml.dataclasses import dataclass
 from vkml.ir import TensorType, dtypes
 from vkml.ir.lowering import CannotLower
 from vkml.ir.scalar import arithmetic_type
-from vkml.ir.size import Size, is_multiple, typical
 from vkml.ir.wording import counted
 from vkml.kernels.gather import index_reader
 from vkml.kernels.pointwise import emit_store, emit_vector_store
 from vkml.kernels.reduce import index_function
+from vkml.kernels.row_spread import element_function, spread_of, vector_function
 from vkml.kernels.views import View, collapse
-from vkml.kernels.writer import KernelWriter, load_expression, loaded, storage_type, template
+from vkml.kernels.writer import template
 
 if TYPE_CHECKING:
     from vkml.kernels.epilogue import Epilogue
-    from vkml.lowering.target import Target
     from vkml.lowering.vulkan_builder import VulkanBuilder
 
 
@@ -41,26 +40,6 @@ class RowFunction:
     """Statements and passes that gather what the last pass needs; may use row.sum and row.greatest."""
     result: str
     """What is stored, of the vector x and the names that `before` declared."""
-
-
-MOST_KEPT = 32
-"""Elements of a thread in registers, of which a processor's 64 Ki are 64 each for 1024 threads."""
-MOST_KEPT_BY_SOFTWARE = 16
-"""Software drivers take long to compile what is unrolled."""
-MOST_THREADS = 1024
-"""Of a workgroup: rows of 32768 are read once;"""
-MOST_SUBGROUPS = 32
-"""and what devices allow, where threads count on the size of these."""
-LEAST_KEPT = 8
-"""Elements that threads have at the least before more of them share a row to fill the device."""
-FILLED = 512
-"""Threads that a processor has to have: half of those that registers leave room for."""
-WORKGROUP = 128
-"""Threads of several short rows together."""
-SECTOR = 32
-"""Bytes that memory moves at the least."""
-MOST_COLUMNS = 32
-"""Rows beside each other that neighbouring threads have, where memory runs across rows."""
 
 
 _TOP = (
@@ -215,88 +194,6 @@ def cross_entropy(
     return outputs
 
 
-@dataclass(frozen=True)
-class _Spread:
-    """How rows are spread over threads; the template says more of each number."""
-
-    lanes: int
-    columns: int
-    row_threads: int
-    blocks: int
-    width: int
-    kept: int
-    chunks: int
-    is_whole: bool
-
-    @property
-    def rows(self) -> int:
-        """Of a workgroup."""
-        return self.blocks * self.columns
-
-
-def _spread(target: Target, x: View, lead: int) -> _Spread:
-    """The rule: a subgroup a row, more of them where registers are full, or the device would not be.
-
-    Args:
-        target: the device.
-        x: rows, of any strides.
-        lead: how many dimensions count rows.
-    """
-    count, length = math.prod(x.shape[:lead]), math.prod(x.shape[lead:])
-    many, long = typical(count), typical(length)
-    is_gpu = target.processors > 1
-    most = MOST_KEPT if is_gpu else MOST_KEPT_BY_SOFTWARE
-    lanes = target.subgroup_size if "subgroup_shuffle" in target.capabilities else 1
-    limit = min(target.max_invocations, MOST_THREADS if is_gpu else 256)
-    if lanes > 1:
-        limit = min(limit, MOST_SUBGROUPS * lanes)
-    [kept_steps], [row_steps] = (collapse(x.shape[part], [x.strides[part]])[1] for part in _parts(lead))
-    least_columns = max(1, min(SECTOR // x.itemsize, limit))
-    is_across = kept_steps[-1] == 1 and row_steps[-1] != 1 and many >= least_columns
-    threads, columns, width = 1, 1, 1
-    if is_across:
-        columns = min(MOST_COLUMNS, limit)
-        while columns > least_columns and (
-            long > limit // columns * most or many < columns * target.processors
-        ):
-            columns //= 2
-    else:
-        width = 4 if _is_in_vectors(x, lead, 4) else 1
-        while threads * 4 < long and threads < target.subgroup_size:
-            threads *= 2
-    while threads * most < long and threads * columns < limit:
-        threads *= 2
-    while (
-        many * threads < target.processors * FILLED
-        and threads * LEAST_KEPT < long
-        and threads * columns < min(256, limit)
-    ):
-        threads *= 2
-    step = threads * width
-    most_steps = most // width
-    if isinstance(length, Size):
-        kept = max(1, min(most_steps, -(-long // step)))
-        chunks = -(-length // (step * kept))
-    else:
-        steps = -(-length // step)
-        chunks = -(-steps // most_steps)
-        kept = -(-steps // chunks)
-    return _Spread(
-        lanes=lanes,
-        columns=columns,
-        row_threads=threads,
-        blocks=max(1, min(WORKGROUP, limit) // (threads * columns)),
-        width=width,
-        kept=kept,
-        chunks=chunks,
-        is_whole=not isinstance(length, Size) and length == step * kept * chunks,
-    )
-
-
-def _parts(lead: int) -> tuple[slice, slice]:
-    return slice(None, lead), slice(lead, None)
-
-
 class _Frame:
     """The frame of a kernel over rows: what it is told of them, and its main function.
 
@@ -313,23 +210,9 @@ class _Frame:
         self._build, self._label = build, label
         lead = len(x.shape) - axes
         self.count, self.length = math.prod(x.shape[:lead]), math.prod(x.shape[lead:])
-        self.spread = spread = _spread(build.target, x, lead)
+        self.spread = spread = spread_of(build.target, x, lead)
         self.writer = writer = build.writer()
-        # Whole subgroups, so that a thread's lane is its number's rest.
-        self._threads = max(spread.rows * spread.row_threads, spread.lanes)
-        numbers = {
-            "LANES": spread.lanes, "COLUMNS": spread.columns, "ROW_THREADS": spread.row_threads,
-            "BLOCKS": self._threads // (spread.columns * spread.row_threads), "THREADS": self._threads,
-            "WIDTH": spread.width, "KEPT": spread.kept,
-        }  # fmt: skip
-        self._rows = numbers["BLOCKS"] * spread.columns
-        lines = [f"static const int {name} = {number};" for name, number in numbers.items()]
-        self._is_kept = not isinstance(spread.chunks, Size) and spread.chunks == 1
-        for name, flag in (("IS_KEPT", self._is_kept), ("IS_WHOLE", spread.is_whole)):
-            lines.append(f"static const bool {name} = {'true' if flag else 'false'};")
-        writer.text("\n".join(lines))
-        for name, number in (("LENGTH", self.length), ("COUNT_ROWS", self.count), ("CHUNKS", spread.chunks)):
-            writer.constant(number, name)
+        self._thread = spread.declare(writer, self.count, self.length)
         vector_function(writer, "load", x, lead, spread.width)
 
     def emit_store(self, outputs: Sequence[View], epilogue: Epilogue | None, space: tuple[int, ...]) -> None:
@@ -353,11 +236,7 @@ class _Frame:
         writer.text("float rsqrt_exact(float x) { return 1.0 / sqrt(x); }")
         writer.math()
         writer.text(template("rows"))
-        across, high = writer.grid(-(-self.count // self._rows), build.target.max_groups)
-        thread = "index"
-        if spread.lanes > 1:
-            writer.need("subgroup_shuffle")
-            thread = "WaveGetWaveIndex() * LANES + WaveGetLaneIndex()"
+        across, high = writer.grid(-(-self.count // spread.rows), build.target.max_groups)
         passes = 0
         lines = []
         for part in how.before:
@@ -374,7 +253,7 @@ class _Frame:
                     '[shader("compute")] [numthreads(THREADS, 1, 1)]',
                     "void main(uint3 group : SV_GroupID, uint index : SV_GroupIndex)",
                     "{",
-                    f"    int thread = int({thread});",
+                    f"    int thread = {self._thread};",
                     "    Row row;",
                     "    row.thread = thread;",
                     "    row.lane = thread / COLUMNS % ROW_THREADS;",
@@ -390,13 +269,10 @@ class _Frame:
                 ]
             )
         )
-        held = "in registers" if self._is_kept else f"in {spread.chunks} parts"
-        beside = f", {counted(spread.columns, 'row')} beside each other" if spread.columns > 1 else ""
         kernel = writer.finish(
             self._label,
             (across, high, 1),
-            variant=f"{counted(spread.row_threads, 'thread')} a row, {counted(self._rows, 'row')} a "
-            f"workgroup{beside}, {counted(spread.kept * spread.width, 'element')} a thread {held}",
+            variant=spread.variant,
             reason=f"{counted(self.count, 'row')} of {self.length}",
             subgroup_size=spread.lanes if spread.lanes > 1 else None,
         )
@@ -409,7 +285,7 @@ class _Frame:
             "[ForceUnroll] for (int i = 0; i < KEPT; ++i)\n{{\nint column = column_of({step}, row.lane);\n"
             f"{inside}\n{{{{\nValues x = row.kept[i];\n{statements}\n}}}}\n}}}}"
         )
-        if self._is_kept:
+        if self.spread.is_kept:
             return each.format(step="i")
         chunk = "turn" if number % 2 == 0 else "CHUNKS - 1 - turn"
         return (
@@ -417,68 +293,6 @@ class _Frame:
             f"int chunk = {chunk};\nif (turn > 0) row.read(chunk);\n"
             f"{each.format(step='chunk * KEPT + i')}\n}}"
         )
-
-
-def element_function(writer: KernelWriter, name: str, view: View, lead: int) -> None:
-    """Adds ``float NAME(int row, int column)``: of a view whose first `lead` dimensions count rows."""
-    pointer = writer.read(view)
-    element = load_expression(pointer, _offset(writer, name, view, lead), view.dtype)
-    writer.text(f"float {name}(int row, int column) {{ return {element}; }}")
-
-
-def vector_function(writer: KernelWriter, name: str, view: View, lead: int, width: int) -> None:
-    """Adds ``vector<float, width> NAME(int row, int column)``: neighbours; see `element_function`."""
-    type_ = f"vector<float, {width}>"
-    if width == 1 or not _is_in_vectors(view, lead, width):
-        element_function(writer, f"{name}_one", view, lead)
-        # Of one number, where a vector lies within what repeats it.
-        step = "" if width == 1 or _repeats(view, lead, width) else " + j"
-        lines = [
-            f"{type_} found;",
-            f"[ForceUnroll] for (int j = 0; j < {width}; ++j)",
-            f"found[j] = {name}_one(row, column{step});",
-            "return found;",
-        ]
-        if not step:
-            lines = [f"return {type_}({name}_one(row, column));"]
-    else:
-        pointer = writer.read(view, width=width)
-        offset = _offset(writer, name, view, lead)
-        vector = f"vector<{storage_type(view.dtype)}, {width}>"
-        lines = [
-            f"{vector} raw = loadAligned<{width * view.itemsize}>({pointer} + uint({offset}) / {width});",
-            f"{type_} found;",
-            f"[ForceUnroll] for (int j = 0; j < {width}; ++j)",
-            f"found[j] = {loaded('raw[j]', view.dtype)};",
-            "return found;",
-        ]
-    writer.text("\n".join([f"{type_} {name}(int row, int column)", "{", *lines, "}"]))
-
-
-def _offset(writer: KernelWriter, name: str, view: View, lead: int) -> str:
-    """Adds functions for the parts of an element's offset; their sum."""
-    for axis, part in zip(("row", "column"), _parts(lead), strict=True):
-        index_function(writer, f"{name}_{axis}", *collapse(view.shape[part], [view.strides[part]]))
-    return f"{name}_row(row) + {name}_column(column)"
-
-
-def _is_in_vectors(view: View, lead: int, width: int) -> bool:
-    """Whether neighbours in a row, from each multiple of `width` on, are aligned vectors."""
-    (_, [row_steps]), (sizes, [steps]) = (
-        collapse(view.shape[part], [view.strides[part]]) for part in _parts(lead)
-    )
-    return (
-        view.itemsize * width <= 16
-        and steps[-1] == 1
-        and is_multiple(sizes[-1], width)
-        and all(is_multiple(number, width) for number in (*steps[:-1], *row_steps, view.offset))
-    )
-
-
-def _repeats(view: View, lead: int, width: int) -> bool:
-    """Whether neighbours in a row, from each multiple of `width` on, are the same element."""
-    sizes, [steps] = collapse(view.shape[lead:], [view.strides[lead:]])
-    return steps[-1] == 0 and is_multiple(sizes[-1], width)
 
 
 def _bits(value: float) -> int:

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 from vkml.ir import TensorType
 from vkml.ir.scalar import arithmetic_type
-from vkml.ir.size import typical
 from vkml.ir.wording import counted
-from vkml.kernels.reduce import index_function
+from vkml.kernels.row_spread import spread_of, vector_function, vector_store
 from vkml.kernels.scalar_text import literal
-from vkml.kernels.views import View, collapse
-from vkml.kernels.writer import compute_type, load_expression, store_expression, template
+from vkml.kernels.views import View
+from vkml.kernels.writer import compute_type, template
 
 if TYPE_CHECKING:
     from vkml.lowering.vulkan_builder import VulkanBuilder
@@ -39,43 +38,45 @@ def scan(
         is_exclusive: leaves out the element itself.
         is_reverse: runs from the end.
     """
-    kept = [a for a in range(len(x.shape)) if a != axis]
-    outputs, length = math.prod(x.shape[a] for a in kept), x.shape[axis]
+    order = [*(a for a in range(len(x.shape)) if a != axis), axis]
+    lead, length = len(order) - 1, x.shape[axis]
+    count = math.prod(x.shape[a] for a in order[:-1])
     accumulator = arithmetic_type(x.dtype)
-    threads = 1
-    while threads * 4 < typical(length) and threads < min(256, build.target.max_invocations):
-        threads *= 2
-    rows = max(1, 64 // threads)
     target = build.output(result)
+    source, sink = x.transpose(order), target.transpose(order)
+    spread = spread_of(build.target, source, lead, is_streamed=True, others=[sink])
+    scanned = 1 if spread.columns > 1 else min(spread.lanes, spread.row_threads)
     writer = build.writer()
-    writer.text(f"typealias Accumulator = {compute_type(accumulator)};")
-    writer.text(f"static const int ROW_THREADS = {threads};\nstatic const int ROWS = {rows};")
+    type_ = compute_type(accumulator)
+    thread = spread.declare(writer, count, length)
+    writer.text(
+        f"typealias Accumulator = {type_};\n#define THREAD {thread}\nstatic const int SCANNED = {scanned};"
+    )
     for name, flag in (("IS_EXCLUSIVE", is_exclusive), ("IS_REVERSE", is_reverse)):
         writer.text(f"static const bool {name} = {'true' if flag else 'false'};")
-    for name, value in (("OUTPUTS", outputs), ("LENGTH", length), ("CHUNK", -(-length // threads))):
-        writer.constant(value, name)
-    source, sink = writer.read(x), writer.write(target)
-    for name, view in (("input", x), ("output", target)):
-        kept_walk = collapse([view.shape[a] for a in kept], [[view.strides[a] for a in kept]])
-        index_function(writer, f"{name}_row", *kept_walk)
-        writer.text(
-            f"int {name}_column(int column) {{ return {writer.offset(('column',), (view.strides[axis],))}; }}"
-        )
-    element = load_expression(source, "input_row(row) + input_column(column)", x.dtype)
-    stored = store_expression("x", target.dtype)
+    vector_function(writer, "load", source, lead, spread.width)
+    vector_store(writer, "finish", sink, lead, spread.width)
+    if scanned == 1:
+        moved = "x"
+    elif accumulator.bits == 64:
+        # As two words: not all devices that shuffle do so with integers of 64 bits.
+        moved = f"bit_cast<{type_}>(WaveReadLaneAt(bit_cast<uint2>(x), uint(thread % LANES)))"
+    else:
+        moved = "WaveReadLaneAt(x, uint(thread % LANES))"
     writer.text(
-        f"Accumulator load(int row, int column) {{ return {element}; }}\n"
         f"Accumulator combine(Accumulator a, Accumulator b) {{ return a {'*' if is_product else '+'} b; }}\n"
         f"Accumulator initial() {{ return {literal(int(is_product), accumulator)}; }}\n"
-        "void finish(int row, int column, Accumulator x)\n"
-        f"{{ {sink}[output_row(row) + output_column(column)] = {stored}; }}"
+        f"Accumulator from_lane(Accumulator x, int thread) {{ return {moved}; }}"
     )
-    across, high = writer.grid(-(-outputs // rows), build.target.max_groups)
+    across, high = writer.grid(-(-count // spread.rows), build.target.max_groups)
     writer.text(template("scan"))
-    variant = f"{counted(threads, 'thread')} a row, {counted(rows, 'row')}"
     build.emit(
         writer.finish(
-            "scan", (across, high, 1), variant=variant, reason=f"{counted(outputs, 'row')} of {length}"
+            "scan",
+            (across, high, 1),
+            variant=spread.variant,
+            reason=f"{counted(count, 'row')} of {length}",
+            subgroup_size=spread.lanes if spread.lanes > 1 else None,
         )
     )
     return [target]
