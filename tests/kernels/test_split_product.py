@@ -149,9 +149,17 @@ def test_what_is_not_finite(tile: Tile, vulkan_device_name: str) -> None:
     np.testing.assert_array_equal(np.isneginf(found), np.isneginf(exact))
 
 
+@pytest.mark.parametrize("wide", [1, 2])
 @pytest.mark.parametrize("turned", ["", "a", "b", "ab"])
-def test_odd_sizes_give_the_bits_of_padded_ones(tile: Tile, vulkan_device_name: str, turned: str) -> None:
-    """What lies behind the last row and column is no reason to compute results beside it again."""
+def test_odd_sizes_give_the_bits_of_padded_ones(
+    tile: Tile, vulkan_device_name: str, turned: str, wide: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies behind the last row and column is no reason to compute results beside it again.
+
+    Lanes have one result each of odd rows, four of others, and one or more of a subgroup's rows in turns.
+    """
+    wider = replace(tile, m=wide * tile.m, n=wide * tile.n, sub_m=wide * tile.sub_m, sub_n=wide * tile.sub_n)
+    monkeypatch.setattr(split_product, "forced", (wider, 1))
     a, b = normal(1, 33, 75), normal(2, 75, 21)
 
     def of(a: Array, b: Array) -> Array:

@@ -164,7 +164,7 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
             ]
         )
     )
-    files = ("half_lines", "matrix_units_halves", "matrix_units_results", "matrix_units")
+    files = ("half_lines", "matrix_units_halves", "matrix_units_results", "matrix_units", "shared_results")
     how = f"pairs of bytes; {choice.time:.0f} µs expected"
     counted_in_pairs = replace(product, k=steps)
     matrix_units.emit_product(

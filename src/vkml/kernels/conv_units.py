@@ -11,7 +11,7 @@ from vkml.ir import TensorType, dtypes
 from vkml.ir.size import Size, is_multiple, typical
 from vkml.ir.windows import Windows
 from vkml.kernels import matrix_units
-from vkml.kernels.gemm import Product, add_partials, estimate_ordinary
+from vkml.kernels.gemm import Product, estimate_ordinary
 from vkml.kernels.matrix_units import Choice, Tile, define, why_no_units, why_not_chosen
 from vkml.kernels.packed_weights import (
     MATRIX_UNIT_NEEDS,
@@ -23,7 +23,7 @@ from vkml.kernels.packed_weights import (
     least_power,
     small_of,
 )
-from vkml.kernels.pointwise import emit_store, emit_vector_store
+from vkml.kernels.results import add_partials, define_results
 from vkml.kernels.views import View
 from vkml.kernels.writer import KernelWriter, multiply_add, template
 
@@ -149,23 +149,17 @@ def launch(
     writer.text(f"int image_place(int d, int h, int w) {{ return {place}; }}")
     define(writer, fragment, choice, (m, filters, product.k), pointers)
     partials = None
-    finish = "void finish(int split, int m, int n, float4 x)"
     if splits > 1:
         partials = build.scratch(TensorType(dtypes.FLOAT32, (splits, 1, filters, m)))
-        emit_vector_store(writer, (splits, filters, m), [partials], None)
-        writer.text(f"{finish} {{ store4(split, n, m, x); }}")
-    elif is_multiple(pixels, 4):
-        emit_vector_store(writer, product.space, outputs, epilogue)
-        writer.text(f"{finish} {{ store4(m / PIXELS, n, m % PIXELS, x); }}")
+        store = define_results(writer, (splits, filters, m), [partials], None)
+        place = "split, n, m"
     else:
-        emit_store(writer, product.space, outputs, epilogue, "float")
-        writer.text(
-            f"{finish}\n{{\n    [ForceUnroll] for (int j = 0; j < 4; ++j)\n        if (m + j < M)\n"
-            "            store((m + j) / PIXELS, n, (m + j) % PIXELS, x[j]);\n}"
-        )
+        store = define_results(writer, product.space, outputs, epilogue)
+        place = "m / PIXELS, n, m % PIXELS"
+    writer.text(f"void finish(int split, int m, int n, Results x) {{ {store}({place}, x); }}")
     across, rows = writer.grid(-(-m // tile.m) * -(-filters // tile.n), build.target.max_groups)
     writer.need(*MATRIX_UNIT_NEEDS)
-    files = ("scales", "scale_guesses", "matrix_units_windows", "matrix_units")
+    files = ("scales", "scale_guesses", "matrix_units_windows", "matrix_units", "shared_results")
     writer.text("".join(map(template, files if weight.buffer.is_constant else (*files, "exact_results"))))
     build.emit(
         writer.finish(

@@ -1,4 +1,4 @@
-"""Launches of the tiled product: choice of tile and split of K, and the second pass that adds the parts."""
+"""Launches of the tiled product: choice of tile and split of K."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from vkml.ir.size import Size, is_multiple, typical
 from vkml.ir.wording import counted
 from vkml.kernels import bfloat16_units, byte_units
 from vkml.kernels.candidates import Candidate
-from vkml.kernels.epilogue import Epilogue
 from vkml.kernels.pointwise import emit_store, emit_vector_store
-from vkml.kernels.scalar_text import literal
+from vkml.kernels.results import add_partials
 from vkml.kernels.views import View
 from vkml.kernels.writer import (
     CODED,
@@ -270,78 +269,6 @@ def _ranges(product: Product, tile: AnyTile, splits: int) -> tuple[int, int]:
 def _widths(tile: Tile | byte_units.Tile, a: Operand, b: Operand, threads: int) -> tuple[int, int]:
     """Neighbours that loads of A and of B fetch."""
     return a.width_for(tile.m * tile.k, threads), b.width_for(tile.n * tile.k, threads)
-
-
-def emit_finish(
-    build: VulkanBuilder,
-    writer: KernelWriter,
-    product: Product,
-    splits: int,
-    outputs: list[View],
-    epilogue: Epilogue | None,
-) -> View | None:
-    """Adds ``void finish(int batch, int split, int m, int n, float4 x)``: it stores four neighbours.
-
-    Returns:
-        Where the sums of ranges of K go, for `add_partials`; None where there is one range, whose results
-        go through the epilogue.
-    """
-    partials = None
-    if splits > 1:
-        partials = build.scratch(
-            TensorType(product.accumulator, (splits, product.batch, product.m, product.n))
-        )
-        parts = partials.reshape((splits * product.batch, product.m, product.n))
-        assert parts is not None
-        emit_vector_store(writer, parts.shape, [parts], None)
-        text = f"store4(split * {writer.constant(product.batch, 'BATCH')} + batch, m, n, x);"
-    else:
-        emit_vector_store(writer, product.space, outputs, epilogue)
-        text = f"store4({product.coordinates}, x);"
-    writer.text(f"void finish(int batch, int split, int m, int n, float4 x) {{ {text} }}")
-    return partials
-
-
-def add_partials(
-    build: VulkanBuilder,
-    product: Product,
-    partials: View,
-    splits: int,
-    outputs: list[View],
-    epilogue: Epilogue | None,
-) -> None:
-    """The second pass of a split product: adds the parts and applies the epilogue."""
-    writer = build.writer()
-    accumulator = compute_type(product.accumulator)
-    total = product.batch * product.m * product.n
-    writer.constant(product.m, "M")
-    writer.constant(product.n, "N")
-    writer.constant(splits, "SPLITS")
-    writer.constant(total, "TOTAL")
-    for name, value in product.sizes:
-        writer.constant(value, name)
-    pointer = writer.read(partials)
-    emit_store(writer, product.space, outputs, epilogue, accumulator)
-    across, rows = writer.grid(-(-total // 128), build.target.max_groups)
-    writer.text(
-        "\n".join(
-            [
-                '[shader("compute")] [numthreads(128, 1, 1)]',
-                "void main(uint3 group : SV_GroupID, uint thread : SV_GroupIndex)",
-                "{",
-                "    int item = int((group.x + group.y * ACROSS) * 128 + thread);",
-                "    if (item >= TOTAL) return;",
-                f"    {accumulator} x = {literal(0, product.accumulator)};",
-                f"    for (int split = 0; split < SPLITS; ++split) x += {pointer}[split * TOTAL + item];",
-                "    int n = item % N;",
-                "    int m = item / N % M;",
-                "    int batch = item / N / M;",
-                f"    store({product.coordinates}, x);",
-                "}",
-            ]
-        )
-    )
-    build.emit(writer.finish("add_partials", (across, rows, 1), variant=f"{splits} parts"))
 
 
 def ordinary_ranges(target: Target, product: Product) -> int:

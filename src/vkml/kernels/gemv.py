@@ -11,8 +11,9 @@ from vkml.ir.lowering import CannotLower
 from vkml.ir.size import Size, typical
 from vkml.ir.wording import counted
 from vkml.kernels.candidates import Candidate
-from vkml.kernels.gemm import Product, add_partials, aligned, load_vector
+from vkml.kernels.gemm import Product, aligned, load_vector
 from vkml.kernels.pointwise import emit_store
+from vkml.kernels.results import add_partials
 from vkml.kernels.views import View
 from vkml.kernels.writer import compute_type, load_expression, multiply_add, template
 

@@ -10,9 +10,10 @@ from vkml.dataclasses import dataclass
 from vkml.ir import dtypes
 from vkml.ir.size import Size, typical
 from vkml.ir.wording import counted
-from vkml.kernels.gemm import Product, add_partials, emit_finish
+from vkml.kernels.gemm import Product
 from vkml.kernels.matrix_units import LEAST_FRAGMENT, LONGEST_SUM
 from vkml.kernels.packed_weights import UNIT_NEEDS, Fragment, boolean
+from vkml.kernels.results import add_partials, emit_finish
 from vkml.kernels.unit_tiles import RANGES, Choice, UnitTile, cheapest, estimates, in_waves, resident_groups
 from vkml.kernels.views import View
 from vkml.kernels.writer import KernelWriter, template
@@ -210,7 +211,7 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
     )
     partials = emit_finish(build, writer, product, splits, outputs, epilogue)
     writer.need(*UNIT_NEEDS[fragment.element])
-    writer.text(template("half_lines") + template("half_product"))
+    writer.text("".join(map(template, ("half_lines", "half_product", "shared_results"))))
     build.emit(
         writer.finish(
             product.label,

@@ -136,7 +136,7 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
     is_whole = is_multiple(product.m, tile.m) and is_multiple(product.k, tile.step_k)
     writer.text(f"#define WORD {WORD}\n{lines.define(writer, a, 'A')}")
     writer.text(f"static const bool IS_WHOLE = {boolean(is_whole)};")
-    files = ("half_lines", "matrix_units_halves", "matrix_units_results", "matrix_units")
+    files = ("half_lines", "matrix_units_halves", "matrix_units_results", "matrix_units", "shared_results")
     how = f"{choice.time:.0f} µs expected, else {estimate_ordinary(build.target, product):.0f}"
     matrix_units.emit_product(build, writer, fragment, product, choice, files, how, outputs, epilogue)
     return outputs

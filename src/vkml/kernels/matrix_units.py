@@ -12,7 +12,7 @@ from vkml.ir import TensorType, dtypes
 from vkml.ir.size import Size, is_multiple, typical
 from vkml.ir.wording import counted
 from vkml.kernels.epilogue import Epilogue
-from vkml.kernels.gemm import LAUNCH, Product, add_partials, estimate_ordinary
+from vkml.kernels.gemm import LAUNCH, Product, estimate_ordinary
 from vkml.kernels.packed_weights import (
     COLUMN_PADDING,
     MATRIX_UNIT_NEEDS,
@@ -25,9 +25,9 @@ from vkml.kernels.packed_weights import (
     fragments_of,
     least_power,
 )
-from vkml.kernels.pointwise import emit_vector_store
+from vkml.kernels.results import add_partials, emit_finish
 from vkml.kernels.views import View
-from vkml.kernels.writer import KernelWriter, compute_type, template
+from vkml.kernels.writer import KernelWriter, template
 
 if TYPE_CHECKING:
     from vkml.lowering.target import Target
@@ -256,7 +256,14 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
         "B_POINTER": writer.read(fragments_of(packed, product.n), width=4),
         "COLUMN_EXPONENTS": writer.read(exponents_of(packed, product.n), width=4, reinterpreted_as="int"),
     }
-    files = ["scales", "scale_guesses", "matrix_units_rows", "matrix_units_results", "matrix_units"]
+    files = [
+        "scales",
+        "scale_guesses",
+        "matrix_units_rows",
+        "matrix_units_results",
+        "matrix_units",
+        "shared_results",
+    ]
     if exponents is not None:
         pointers["ROW_EXPONENTS"] = writer.read(exponents)
         files.remove("scale_guesses")
@@ -305,17 +312,7 @@ def emit_product(
         epilogue: by this.
     """
     tile, splits = choice.tile, choice.splits
-    accumulator = compute_type(product.accumulator)
-    partials = None
-    if splits > 1:
-        partials = build.scratch(
-            TensorType(product.accumulator, (splits, product.batch, product.m, product.n))
-        )
-        emit_vector_store(writer, (splits, product.m, product.n), [partials], None, accumulator)
-        writer.text("void finish(int split, int m, int n, Results x) { store4(split, m, n, x); }")
-    else:
-        emit_vector_store(writer, product.space, outputs, epilogue, accumulator)
-        writer.text("void finish(int split, int m, int n, Results x) { store4(0, m, n, x); }")
+    partials = emit_finish(build, writer, product, splits, outputs, epilogue)
     tiles = -(-product.m // tile.m) * -(-product.n // tile.n)
     across, rows = writer.grid(tiles, build.target.max_groups)
     writer.need(*UNIT_NEEDS[fragment.element])
@@ -369,7 +366,7 @@ def define(
     lines = [f"static const int {name} = {value};" for name, value in numbers.items()]
     lines.append(f"#define OF_BYTES {int(fragment.element == 'int8')}")
     element, sums = fragment.slang_types
-    lines += [f"typealias Element = {element};", f"typealias Sum = {sums};", f"typealias Results = {sums}4;"]
+    lines += [f"typealias Element = {element};", f"typealias Sum = {sums};"]
     lines += [f"#define {name} {pointer}" for name, pointer in pointers.items()]
     lines.append(f"#define N_BLOCKS ((N + {COLUMN_PADDING - 1}) / {COLUMN_PADDING} * {COLUMN_PADDING // 8})")
     writer.text("\n".join(lines))

@@ -9,9 +9,10 @@ from vkml.dataclasses import dataclass
 from vkml.ir import dtypes
 from vkml.ir.size import Size
 from vkml.ir.wording import counted
-from vkml.kernels.gemm import CYCLES, LAUNCH, Product, add_partials, emit_finish, matrix_operand
+from vkml.kernels.gemm import CYCLES, LAUNCH, Product, matrix_operand
 from vkml.kernels.matrix_units import LEAST_FRAGMENT, LONGEST_SUM
 from vkml.kernels.packed_weights import MATRIX_UNIT_NEEDS, Fragment
+from vkml.kernels.results import add_partials, emit_finish
 from vkml.kernels.split_rows import BLOCK, SLACK
 from vkml.kernels.unit_tiles import RANGES, Choice, UnitTile, cheapest, estimates, in_waves, resident_groups
 from vkml.kernels.views import View
@@ -54,6 +55,7 @@ class Tile(UnitTile):
             and self.sub_n % fragment.n == 0
             and BLOCK % fragment.k == 0
             and fragment.lanes % (self.sub_n // 4) == 0
+            and fragment.m * self.sub_n <= 32 * fragment.lanes  # bits of a lane's results
             and max(self.m, self.n) <= SLACK
             and self.threads(fragment) <= target.max_invocations
             and self.shared_bytes(fragment) <= target.shared_bytes
@@ -151,7 +153,9 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
     writer.text(matrix_operand(b, "b", b.strides[1], b.strides[2]).declare(writer, 1))
     partials = emit_finish(build, writer, product, splits, outputs, epilogue)
     writer.need(*MATRIX_UNIT_NEEDS)
-    writer.text("".join(map(template, ("scales", "split_common", "split_product", "exact_results"))))
+    writer.text(
+        "".join(map(template, ("scales", "split_common", "split_product", "shared_results", "exact_results")))
+    )
     build.emit(
         writer.finish(
             product.label,
