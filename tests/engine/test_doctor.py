@@ -14,7 +14,7 @@ import pytest
 import vkml
 from tests.kernels.gpu_targets import GPU
 from vkml.engine import devices, doctor, recorded
-from vkml.kernels import bfloat16_units, byte_units, half_product, half_weights
+from vkml.kernels import bfloat16_units, byte_units
 from vkml.kernels.packed_weights import Fragment
 from vkml.kernels.spec import KernelSpec
 from vkml.lowering.target import Target
@@ -82,8 +82,6 @@ def kernels_of(
     monkeypatch.setattr(devices, "target_of", target_of)
     monkeypatch.setattr(recorded, "compile_kernels", compile_kernels)
     monkeypatch.setattr(byte_units, "offered", True)
-    monkeypatch.setattr(half_product, "offered", True)
-    monkeypatch.setattr(half_weights, "offered", True)
 
     def ask(target: str, case: doctor.Case) -> list[KernelSpec]:
         nonlocal kind
