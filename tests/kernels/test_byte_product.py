@@ -15,7 +15,7 @@ from vkml import vulkan
 from vkml.engine.devices import resolve, target_of
 from vkml.engine.sketch import Sketch
 from vkml.ir import Constant, DType, TensorType, dtypes
-from vkml.kernels import byte_units, gemm
+from vkml.kernels import byte_product, byte_units, gemm
 from vkml.kernels.byte_product import NEEDS
 from vkml.kernels.byte_units import Tile
 from vkml.kernels.packed_weights import Fragment
@@ -23,6 +23,7 @@ from vkml.kernels.slang import compile_kernel
 from vkml.kernels.slang import opcodes as op
 from vkml.kernels.spec import Dispatch
 from vkml.kernels.views import Buffer, BufferKind, contiguous
+from vkml.lowering import vulkan_builder
 from vkml.lowering.kept import forget_lowerings
 from vkml.lowering.target import Target
 from vkml.lowering.vulkan_builder import VulkanBuilder
@@ -69,6 +70,30 @@ def test_all_types(vulkan_device_name: str, a_type: type, b_type: type, is_strid
     products(cases, a_type, b_type)
     convolutions(cases, a_type, b_type)
     cases.check(vulkan_device_name, is_strided=is_strided)
+
+
+@pytest.mark.parametrize("b_type", [np.int8, np.uint8])
+@pytest.mark.parametrize("is_strided", [False, True], ids=["whole", "strided"])
+def test_lines_are_padded_to_whole_words(
+    vulkan_device_name: str, b_type: type, is_strided: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By copies of operands whose bytes would be gathered one by one; so long products that are large."""
+    copied: list[Any] = []
+    emit = vulkan_builder.emit_padded_lines
+    monkeypatch.setattr(
+        vulkan_builder, "emit_padded_lines", lambda *given: (copied.append(given), emit(*given))[1]
+    )
+    monkeypatch.setattr(byte_product, "GATHERED", 1e-9)
+    forget_lowerings()
+    cases = Cases()
+    products(cases, np.uint8, b_type)
+    for m, k, n in ((17, 67, 21), (3, 130, 515), (530, 9, 33), (2, 1, 3)):
+        cases.add("MatMulInteger", bytes_of(np.int8, m, k), bytes_of(b_type, k, n))
+    cases.add("MatMulInteger", bytes_of(np.uint8, 3, 7, 9), bytes_of(b_type, 3, 9, 5))
+    cases.add("MatMulInteger", bytes_of(np.uint8, 3, 7, 9), bytes_of(b_type, 9, 5))
+    cases.check(vulkan_device_name, is_strided=is_strided)
+    assert len(copied) > 8
+    forget_lowerings()
 
 
 def test_zero_points(vulkan_device_name: str) -> None:

@@ -64,6 +64,8 @@ def wide(array: Array) -> Array:
         ("two subgroups", 1, np.int8, 32, 64, 32),
         ("two subgroups", 1, np.uint8, 19, 70, 21),
         ("two subgroups", 1, np.uint8, 1, 2, 1),
+        ("two subgroups", 1, np.uint8, 33, 75, 21),
+        ("two subgroups", 2, np.int8, 520, 203, 37),
         ("two subgroups", 2, np.uint8, 21, 400, 36),
         ("lanes take lines out of turn", 1, np.uint8, 35, 208, 68),
         ("slices of k", 1, np.int8, 18, 330, 40),
@@ -90,9 +92,9 @@ def test_products(
     np.testing.assert_array_equal(found, wide(a) @ wide(b))
 
 
-@pytest.mark.parametrize("start", [0, 6, 16])
+@pytest.mark.parametrize("start", [0, 6, 13, 16])
 def test_rows_that_lie_anywhere(units: str, start: int) -> None:
-    """At an even byte: what lies beside them is not multiplied."""
+    """What lies beside them is not multiplied."""
     a, b = bytes_of(np.uint8, 19, 90), bytes_of(np.int8, 66, 24)
     sketch = Sketch("product")
     value = sketch.input("a", a.shape, dtypes.UINT8)
@@ -115,8 +117,8 @@ def test_results_are_quantised_by_the_product(units: str, n: int) -> None:
     data = save_graph(sketch.finish(value))
     with vkml.InferenceSession(data, devices=units) as session:
         [found] = session.run(None, {"a": a})
-        [step] = session.report().steps
-    assert "fragments" in step.variant
+        [*copies, step] = session.report().steps
+    assert "fragments" in step.variant and [each.kernel for each in copies] == ["padded_lines"]
     [expected] = vkml.InferenceSession(data, devices="cpu").run(None, {"a": a})
     np.testing.assert_array_equal(found, expected)
 
@@ -134,10 +136,9 @@ def test_one_plan_serves_all_numbers_of_rows(units: str) -> None:
             assert any("fragments" in step.variant for step in session.report().steps)
 
 
-@pytest.mark.parametrize("k", [64, 65])
-def test_other_operands_have_other_kernels(units: str, k: int) -> None:
-    """Rows of an odd number of bytes, weights of each batch."""
-    a, b = bytes_of(np.int8, 2, 9, k), bytes_of(np.int8, *((2,) if k == 64 else ()), k, 12)
+def test_other_operands_have_other_kernels(units: str) -> None:
+    """Weights of each batch."""
+    a, b = bytes_of(np.int8, 2, 9, 64), bytes_of(np.int8, 2, 64, 12)
     sketch = Sketch("product")
     value = sketch.node("MatMulInteger", sketch.input("a", a.shape, dtypes.INT8), sketch.constant(b))
     found = run(units, sketch, value, {"a": a}, 0)
@@ -163,21 +164,15 @@ def bytes_view(dtype: DType, *shape: int) -> View:
 
 def test_what_lies_in_pairs() -> None:
     a = bytes_view(dtypes.UINT8, 1, 12, 64)
-    pairs = pairs_of(a)
-    assert pairs is not None and (pairs.shape, pairs.strides) == ((1, 12, 32), (384, 32, 1))
-    for other in (
-        bytes_view(dtypes.UINT8, 1, 12, 63),
-        replace(a, offset=3),
-        replace(a, strides=(768, 65, 1)),
-        replace(a, strides=(768, 1, 12)),
-    ):
-        assert pairs_of(other) is None
+    for each in (a, replace(a, shape=(1, 12, 63))):
+        pairs = pairs_of(each)
+        assert (pairs.shape, pairs.strides, pairs.dtype) == ((1, 12, 32), (0, 32, 1), dtypes.UINT16)
 
 
 def is_packed(target: Target, *types: DType, m: int = 2048, k: int = 2048, n: int = 2048) -> bool:
     forget_lowerings()
-    [launch, *_] = launches_of(target, m, k, n, (types[0], types[1]))
-    return "fragments" in launch.kernel.variant
+    launches = launches_of(target, m, k, n, (types[0], types[1]))
+    return any("fragments" in launch.kernel.variant for launch in launches)
 
 
 @pytest.mark.parametrize("tile", byte_weights.TILES, ids=Tile.label)
@@ -207,7 +202,7 @@ def test_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     assert is_packed(GPU, dtypes.UINT8, dtypes.INT8)
     assert not is_packed(GPU, dtypes.UINT8, dtypes.UINT8)
     assert not is_packed(GPU, dtypes.INT8, dtypes.UINT8)
-    assert not is_packed(GPU, dtypes.INT8, dtypes.INT8, k=2047)
+    assert is_packed(GPU, dtypes.INT8, dtypes.INT8, k=2047)
     assert not is_packed(GPU, dtypes.INT8, dtypes.INT8, m=4, k=32, n=32)
     for target in (
         replace(GPU, byte_fragment=None),

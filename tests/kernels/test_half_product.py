@@ -72,7 +72,10 @@ def run(device: str, sketch: Sketch, value: str, feed: dict[str, Array]) -> Arra
         [found] = session.run(None, feed)
         variants = [step.variant for step in session.report().steps if "halves" in step.variant]
         kernels = [step.kernel for step in session.report().steps]
-    assert len(variants) == 1 and {*kernels} <= {"matmul", "add_partials"}, (variants, kernels)
+    assert len(variants) == 1 and {*kernels} <= {"padded_lines", "matmul", "add_partials"}, (
+        variants,
+        kernels,
+    )
     return found
 
 
@@ -154,6 +157,32 @@ def test_views_read_nothing_beyond_them(tile: Tile, vulkan_device_name: str, nam
         factors.append(used)
     value = sketch.node("MatMul", *values)
     check(run(vulkan_device_name, sketch, value, {"a": a, "b": b}), *factors)
+
+
+@pytest.mark.parametrize("turned", ["", "a", "b", "ab"])
+@pytest.mark.parametrize("sizes", [(33, 75, 21), (600, 70, 515)], ids=["small", "large"])
+def test_odd_sizes_give_the_bits_of_padded_ones(
+    tile: Tile, vulkan_device_name: str, turned: str, sizes: tuple[int, int, int]
+) -> None:
+    """Behind a bias and a residual, of operands whose lines are padded and of others."""
+    m, k, n = sizes
+    a, b, residual, bias = halves(1, m, k), halves(2, k, n), halves(3, m, n), halves(4, n)
+
+    def of(a: Array, b: Array, residual: Array, bias: Array) -> Array:
+        feed = {name: x.T.copy() if name in turned else x for name, x in (("a", a), ("b", b))}
+        sketch, values = Sketch("product"), []
+        for name, array in feed.items():
+            value = sketch.input(name, array.shape, dtypes.FLOAT16)
+            values.append(sketch.node("Transpose", value, perm=[1, 0]) if name in turned else value)
+        value = sketch.node("Add", sketch.node("MatMul", *values), sketch.constant(bias))
+        value = sketch.node("Add", value, sketch.input("r", residual.shape, dtypes.FLOAT16))
+        return run(vulkan_device_name, sketch, value, {**feed, "r": residual})
+
+    def up(array: Array) -> Array:
+        return np.pad(array, [(0, -size % 8) for size in array.shape])
+
+    whole = of(up(a), up(b), up(residual), up(bias))
+    np.testing.assert_array_equal(of(a, b, residual, bias), whole[:m, :n])
 
 
 def test_an_epilogue_with_a_residual(tile: Tile, vulkan_device_name: str) -> None:
@@ -265,11 +294,13 @@ def test_words_begin_where_pointers_do(module: Any, monkeypatch: pytest.MonkeyPa
     constant = Constant(dtypes.FLOAT16, (1, 512, 256), np.ones((1, 512, 256), np.float16))
     b = contiguous(Buffer(BufferKind.CONSTANT, constant.type.bytes, "w", constant), constant.type)
     forget_lowerings()
-    [launch] = launches_of(GPU, a, b)
-    assert "halves" in launch.kernel.variant and a in launch.reads
-    [pointer] = [each for each in launch.arguments if isinstance(each, View) and each.buffer is a.buffer]
+    copy, product = launches_of(GPU, a, b)
+    assert "halves" in product.kernel.variant and a in copy.reads
+    [pointer] = [each for each in copy.arguments if isinstance(each, View) and each.buffer is a.buffer]
     assert pointer.byte_offset == a.byte_offset // 16 * 16 != a.byte_offset
-    assert "- A_BEFORE" not in launch.kernel.source and "-A_BEFORE" not in launch.kernel.source
+    assert "- BEFORE" not in copy.kernel.source and "-BEFORE" not in copy.kernel.source
+    padded = copy.writes[0]
+    assert padded.shape == (1, 256, 512) and padded.buffer in {each.buffer for each in product.reads}
 
 
 BFLOAT16_GPU = replace(GPU, fragment=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -10,11 +11,13 @@ import numpy as np
 
 from vkml.ir import dtypes
 from vkml.ir.lowering import CannotLower
-from vkml.ir.size import is_multiple
+from vkml.ir.size import is_multiple, typical
 from vkml.ir.windows import Windows
 from vkml.kernels import byte_units, byte_weights
 from vkml.kernels.conv import convolution, image_operand
 from vkml.kernels.gemm import (
+    CYCLES,
+    LAUNCH,
     TILE_K,
     AnyTile,
     Operand,
@@ -25,6 +28,7 @@ from vkml.kernels.gemm import (
     matrix_operand,
     matrix_product,
 )
+from vkml.kernels.padded_lines import can_be_padded, microseconds
 from vkml.kernels.views import View
 from vkml.kernels.writer import WORD
 
@@ -34,6 +38,9 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 NEEDS = frozenset(("int8", "storage_8bit", "integer_dot"))
 """Capabilities of a device whose products of quantised numbers are such."""
+GATHERED = 8.1
+"""Words that a processor multiplies in a cycle where their bytes are gathered one by one (8191³ on an H200);
+what that takes is saved, but for a seventh, where they are read as words."""
 
 
 def byte_matmul(build: VulkanBuilder, a: View, b: View) -> list[View]:
@@ -53,6 +60,7 @@ def byte_matmul(build: VulkanBuilder, a: View, b: View) -> list[View]:
         ):
             _give_back(build, product, b, _column_sums)
             return byte_weights.launch(build, product, a, b, weights)
+    a = _in_words(build, product, a)
     left = _matrix(a, "a", a.strides[2], a.strides[1])
     if build.is_whole_constant(b):
         if isinstance(chosen[0], byte_units.Tile):
@@ -62,6 +70,7 @@ def byte_matmul(build: VulkanBuilder, a: View, b: View) -> list[View]:
             packed = build.prepared(b, "words first", _words_first, dtypes.INT32)
         right = matrix_operand(packed, "b", packed.strides[1], packed.strides[2])
     else:
+        b = _in_words(build, product, b.transpose((0, 2, 1))).transpose((0, 2, 1))
         right = _matrix(b, "b", b.strides[1], b.strides[2])
     return _launch(build, product, left, right, chosen, b, _column_sums)
 
@@ -176,6 +185,20 @@ def _signs(a: View, b: View) -> tuple[bool, bool]:
         if view.dtype not in (dtypes.INT8, dtypes.UINT8):
             raise CannotLower(f"products of {view.dtype.name} are none of bytes")
     return a.dtype == dtypes.INT8, b.dtype == dtypes.INT8
+
+
+def _in_words(build: VulkanBuilder, product: Product, rows: View) -> View:
+    """An operand (batch, rows, k) that is read in words, or a copy with its lines padded that is.
+
+    Left as it is where the copy takes longer than to gather bytes one by one.
+    """
+    batch, row, k = rows.strides
+    others = (batch, row, rows.shape[2]) if k == 1 else (batch, k, rows.shape[1])
+    if not can_be_padded(rows) or all(is_multiple(number, WORD) for number in (*others, rows.offset)):
+        return rows
+    words = math.prod(map(typical, (product.batch, product.m, product.n, product.k)))
+    saved = words / (GATHERED * build.target.processors * CYCLES)
+    return build.padded_lines(rows) if saved > LAUNCH + microseconds(rows) else rows
 
 
 def _matrix(view: View, letter: str, inner: int, outer: int) -> Operand:

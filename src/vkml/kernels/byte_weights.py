@@ -13,12 +13,12 @@ import numpy as np
 
 from vkml.dataclasses import dataclass
 from vkml.ir import dtypes
-from vkml.ir.size import Size, is_multiple, typical
+from vkml.ir.size import is_multiple, typical
 from vkml.ir.wording import counted
 from vkml.kernels import half_weights, matrix_units
 from vkml.kernels.gemm import Product
 from vkml.kernels.half_product import WORD as LOADED
-from vkml.kernels.half_product import Lines, lines_of
+from vkml.kernels.half_product import is_readable, lines_of, padding, readable
 from vkml.kernels.matrix_units import LEAST_FRAGMENT, Tile
 from vkml.kernels.packed_weights import (
     COLUMN_PADDING,
@@ -86,41 +86,42 @@ def choices(target: Target, product: Product, a: View, b: View) -> list[Choice]:
         a: (1, m, k) of int8 or uint8, of which m may be open.
         b: (1, k, n), the whole of a constant of int8.
     """
-    fragment, pairs = _pairs_of(target.byte_fragment), pairs_of(a)
-    if fragment is None or pairs is None or set(UNIT_NEEDS["int8"]) - target.capabilities:
+    fragment = _pairs_of(target.byte_fragment)
+    if fragment is None or set(UNIT_NEEDS["int8"]) - target.capabilities:
         return []
-    lines = lines_of(pairs)
     is_single = product.batch == 1 and product.k != 0
-    if lines is None or not lines.is_along_k or b.dtype != dtypes.INT8 or not is_single:
+    if not (is_readable(a) and a.strides[2] == 1 and b.dtype == dtypes.INT8 and is_single):
         return []
     if forced is not None:
-        return [Choice(*forced)] if fits(forced[0], fragment, target, lines) else []
+        return [Choice(*forced)] if fits(forced[0], fragment, target, a) else []
     sizes = zip((fragment.m, fragment.n, fragment.k), LEAST_FRAGMENT, strict=True)
     if any(size < least for size, least in sizes):
         return []
-    m, n, k = typical(product.m), typical(product.n), pairs.shape[2]
+    m, n, k = typical(product.m), typical(product.n), -(-a.shape[2] // PAIR)
     return [
-        Choice(tile, splits, time=matrix_units.estimate_waves(target, fragment, tile, splits, m, n, k))
+        Choice(
+            tile,
+            splits,
+            time=matrix_units.estimate_waves(target, fragment, tile, splits, m, n, k) + padding(a),
+        )
         for tile in TILES
-        if fits(tile, fragment, target, lines)
+        if fits(tile, fragment, target, a)
         for splits in matrix_units.ranges(target, tile, m, n, k)
     ]
 
 
-def fits(tile: Tile, fragment: Fragment, target: Target, lines: Lines) -> bool:
+def fits(tile: Tile, fragment: Fragment, target: Target, a: View) -> bool:
     """Whether loops come out even with a fragment of pairs, and there is room in shared memory."""
-    return half_weights.fits(tile, fragment, target, lines, _word(fragment))
+    return half_weights.fits(tile, fragment, target, a, _word(fragment))
 
 
-def pairs_of(a: View) -> View | None:
-    """The operand (batch, m, k) as pairs of bytes along k; None where these do not lie so."""
-    numbers = (a.shape[2], *a.strides, a.offset)
-    if any(isinstance(number, Size) for number in numbers) or a.strides[2] != 1:
-        return None
-    if any(number % PAIR for number in (a.shape[2], *a.strides[:2], a.offset)):
-        return None
-    shape, strides = (*a.shape[:2], a.shape[2] // PAIR), tuple(each // PAIR for each in a.strides[:2])
-    return View(a.buffer, dtypes.UINT16, shape, (*strides, 1), a.offset // PAIR)
+def pairs_of(a: View) -> View:
+    """The operand (1, m, k), whose lines along k begin at multiples of 16 bytes, as pairs of bytes along k.
+
+    Of an odd k, anything is the last one's other byte, which meets a zero of the weights.
+    """
+    shape = 1, a.shape[1], -(-a.shape[2] // PAIR)
+    return View(a.buffer, dtypes.UINT16, shape, (0, a.strides[1] // PAIR, 1), a.offset // PAIR)
 
 
 def _pairs_of(fragment: Fragment | None) -> Fragment | None:
@@ -138,10 +139,10 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
 
     From bytes without signs the kernel takes 128: the epilogue on offer gives that back.
     """
-    fragment, pairs, tile = _pairs_of(build.target.byte_fragment), pairs_of(a), choice.tile
-    assert fragment is not None and pairs is not None and product.signs is not None
+    fragment, tile = _pairs_of(build.target.byte_fragment), choice.tile
+    assert fragment is not None and product.signs is not None
+    pairs = pairs_of(readable(build, a))
     lines = lines_of(pairs)
-    assert lines is not None
     packed = build.prepared(
         b,
         f"fragments of {fragment.n} columns and {PAIR * fragment.k} rows",
@@ -150,10 +151,10 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
     )
     epilogue, outputs = build.take_epilogue(product.result)
     writer = build.writer()
-    word, steps = _word(fragment), pairs.shape[2]
+    word, steps = _word(fragment), -(-a.shape[2] // PAIR)
     pointers = {"B_POINTER": writer.read(packed, width=word // 2)}
     matrix_units.define(writer, fragment, choice, (product.m, product.n, steps), pointers)
-    is_whole = is_multiple(product.m, tile.m) and steps % tile.step_k == 0
+    is_whole = is_multiple(lines.rows, tile.m) and is_multiple(lines.k, tile.step_k)
     writer.text(
         "\n".join(
             [

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vkml.dataclasses import dataclass
 from vkml.ir import dtypes
-from vkml.ir.size import Size, typical
+from vkml.ir.size import Size
 from vkml.ir.wording import counted
-from vkml.kernels.gemm import Product
+from vkml.kernels.gemm import CYCLES, LAUNCH, Product
 from vkml.kernels.matrix_units import LEAST_FRAGMENT, LONGEST_SUM
-from vkml.kernels.packed_weights import UNIT_NEEDS, Fragment, boolean
+from vkml.kernels.packed_weights import UNIT_NEEDS, Fragment
+from vkml.kernels.padded_lines import can_be_padded, has_lines, is_aligned, microseconds
 from vkml.kernels.results import add_partials, emit_finish
 from vkml.kernels.unit_tiles import RANGES, Choice, UnitTile, cheapest, estimates, in_waves, resident_groups
 from vkml.kernels.views import View
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 WORD = 8
 """Elements of 16 bytes, which a load fetches."""
-MOST_ELEMENTS = 1 << 31
-"""Of an operand: the kernel counts them in 32 bits."""
 STORE = 0.4
 """Cycles that a multiprocessor takes to store a result."""
 PROMOTED = 128
@@ -79,8 +77,6 @@ TILES = (
     Tile(64, 64, 32, 32, 32, PROMOTED // 32, 330, 0.6),
 )
 """Rates are those of an H200, but for blocks of 64 × 64 × 32, whose are estimates."""
-UNALIGNED = 0.2
-"""The share of the rate that is left where a line of an operand does not begin at 16 bytes."""
 
 forced: tuple[Tile, int] | None = None
 """For tests and tuning runs: the tile and ranges of K of every product that can be computed so at all."""
@@ -88,46 +84,48 @@ forced: tuple[Tile, int] | None = None
 
 @dataclass(frozen=True)
 class Lines:
-    """How kernels read an operand (batch, rows, k)."""
+    """How kernels read an operand (batch, rows, k), each line of which begins at a multiple of 16 bytes."""
 
     is_along_k: bool
-    is_aligned: bool
-    """Whether each line begins at a multiple of 16 bytes."""
     batch: int
     """Elements from one batch to the next,"""
     line: int
     """and from one line."""
+    rows: int
+    """That may be read,"""
+    k: int
+    """and steps of k; of both there may be more than are multiplied."""
 
     def define(self, writer: KernelWriter, view: View, letter: str) -> str:
         """The names that the kernel reads it by."""
-        values = {"BATCH": self.batch, "LINE": self.line, "BEFORE": view.offset % WORD}
+        lines, length = (self.rows, self.k) if self.is_along_k else (self.k, self.rows)
+        values = {"BATCH": self.batch, "LINE": self.line, "LINES": lines, "LENGTH": length}
         for name, value in values.items():
             writer.constant(value, f"{letter}_{name}")
-        names = {
-            "WORDS": writer.read_words(view, WORD),
-            "ALONG_K": int(self.is_along_k),
-            "IS_ALIGNED": boolean(self.is_aligned),
-        }
+        names = {"WORDS": writer.read_words(view, WORD), "ALONG_K": int(self.is_along_k)}
         return "\n".join(f"#define {letter}_{name} {value}" for name, value in names.items())
 
 
-def lines_of(view: View) -> Lines | None:
-    """How (batch, rows, k) lies; None where its lines are not what kernels read.
+def is_readable(view: View) -> bool:
+    """Whether kernels read (batch, rows, k), or a copy with its lines padded."""
+    return has_lines(view) and (is_aligned(view) or can_be_padded(view))
 
-    The number of rows of a single matrix may be open.
-    """
+
+def padding(view: View) -> float:
+    """Microseconds of the pass that pads the lines of what `is_readable`; 0 where it is read as it lies."""
+    return 0.0 if is_aligned(view) else LAUNCH + microseconds(view)
+
+
+def readable(build: VulkanBuilder, view: View) -> View:
+    """What `is_readable` as kernels read it: copied before where lines begin anywhere."""
+    return view if is_aligned(view) else build.padded_lines(view)
+
+
+def lines_of(view: View) -> Lines:
+    """How what is `readable` lies."""
     batch, row, k = view.strides
     batch = 0 if view.shape[0] == 1 else batch
-    numbers = (view.shape[0], view.shape[2], batch, row, k, view.offset)
-    if any(isinstance(number, Size) for number in numbers) or view.is_reversed or 1 not in (row, k):
-        return None
-    shape = view.shape[0], typical(view.shape[1]), view.shape[2]
-    known = replace(view, shape=shape, strides=(batch, row, k))
-    if known.byte_range[1] // view.itemsize > MOST_ELEMENTS:
-        return None
-    line = row if k == 1 else k
-    is_aligned = all(number % WORD == 0 for number in (batch, line, view.offset))
-    return Lines(k == 1, is_aligned, batch, line)
+    return Lines(k == 1, batch, row if k == 1 else k, *view.shape[1:])
 
 
 def fragment_of(target: Target, a: View, b: View) -> Fragment | None:
@@ -159,10 +157,9 @@ def choices(target: Target, product: Product, a: View, b: View) -> list[Choice[T
         return []
     if any(isinstance(size, Size) for size in (product.batch, product.m, product.n, product.k)):
         return []
-    lines = lines_of(a), lines_of(b.transpose((0, 2, 1)))
-    if lines[0] is None or lines[1] is None:
+    columns = b.transpose((0, 2, 1))
+    if not (is_readable(a) and is_readable(columns)):
         return []
-    share = 1.0 if lines[0].is_aligned and lines[1].is_aligned else UNALIGNED
     if forced is not None:
         return [Choice(*forced, 0.0)] if forced[0].fits(fragment, target) else []
     sizes = zip((fragment.m, fragment.n, fragment.k), LEAST_FRAGMENT, strict=True)
@@ -172,22 +169,23 @@ def choices(target: Target, product: Product, a: View, b: View) -> list[Choice[T
         tile for tile in TILES if (tile.promoted > 0) == target.strict_fp32 and tile.fits(fragment, target)
     ]
 
+    passes = CYCLES * (padding(a) + padding(columns))
+
     def cycles(tile: Tile, groups: int, k: int) -> float:
         if not tile.promoted and k > LONGEST_SUM:
             return math.inf
         resident = resident_groups(tile.threads(fragment), tile.shared_bytes(fragment))
-        work = resident * tile.m * tile.n * (k / (share * tile.rate) + STORE)
-        return in_waves(target, groups, resident, work, tile.alone)
+        work = resident * tile.m * tile.n * (k / tile.rate + STORE)
+        return in_waves(target, groups, resident, work, tile.alone) + passes
 
     return estimates(target, product, tiles, RANGES, 128, cycles)
 
 
 def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Choice[Tile]) -> list[View]:
     """Emits the product with the epilogue on offer; returns the views of its results."""
-    columns = b.transpose((0, 2, 1))
-    lines = lines_of(a), lines_of(columns)
     fragment = fragment_of(build.target, a, b)
-    assert fragment is not None and lines[0] is not None and lines[1] is not None
+    assert fragment is not None
+    left, right = readable(build, a), readable(build, b.transpose((0, 2, 1)))
     tile = choice.tile
     batch, m, n, k = product.batch, product.m, product.n, product.k
     epilogue, outputs = build.take_epilogue(product.result)
@@ -204,8 +202,8 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
                 *(f"static const int {name} = {value};" for name, value in numbers.items()),
                 f"#define PROMOTED {tile.promoted}",
                 f"typealias Element = {fragment.slang_element};",
-                lines[0].define(writer, a, "A"),
-                lines[1].define(writer, columns, "B"),
+                lines_of(left).define(writer, left, "A"),
+                lines_of(right).define(writer, right, "B"),
             ]
         )
     )

@@ -9,9 +9,10 @@ from vkml.ir.size import Size, is_multiple, typical
 from vkml.ir.wording import counted
 from vkml.kernels import matrix_units
 from vkml.kernels.gemm import Product, estimate_ordinary
-from vkml.kernels.half_product import MOST_ELEMENTS, WORD, Lines, fragment_of, lines_of
+from vkml.kernels.half_product import WORD, fragment_of, is_readable, lines_of, padding, readable
 from vkml.kernels.matrix_units import LEAST_FRAGMENT, LONGEST_SUM, Tile
 from vkml.kernels.packed_weights import Fragment, boolean
+from vkml.kernels.padded_lines import MOST_ELEMENTS
 from vkml.kernels.views import View
 
 if TYPE_CHECKING:
@@ -65,13 +66,12 @@ def choices(target: Target, product: Product, a: View, b: View) -> list[Choice]:
     fragment = fragment_of(target, a, b)
     if fragment is None or target.strict_fp32 or product.batch != 1 or product.k == 0:
         return []
-    lines = lines_of(a)
-    if lines is None or not _is_packable(b):
+    if not (is_readable(a) and _is_packable(b)):
         return []
     sizes = zip((fragment.m, fragment.n, fragment.k), LEAST_FRAGMENT, strict=True)
     if forced is None and any(size < least for size, least in sizes):
         return []
-    found = _forced(fragment, target, lines) if forced is not None else _all(target, fragment, product, lines)
+    found = _forced(fragment, target, a) if forced is not None else _all(target, fragment, product, a)
     found = [choice for choice in found if choice.longest_sum(product.k) <= LONGEST_SUM]
     return found if found and target.holds_elements_once(fragment) else []
 
@@ -87,33 +87,37 @@ def _is_packable(b: View) -> bool:
     )
 
 
-def _forced(fragment: Fragment, target: Target, lines: Lines) -> list[Choice]:
+def _forced(fragment: Fragment, target: Target, a: View) -> list[Choice]:
     assert forced is not None
-    return [Choice(*forced)] if fits(forced[0], fragment, target, lines) else []
+    return [Choice(*forced)] if fits(forced[0], fragment, target, a) else []
 
 
-def _all(target: Target, fragment: Fragment, product: Product, lines: Lines) -> list[Choice]:
+def _all(target: Target, fragment: Fragment, product: Product, a: View) -> list[Choice]:
     m, n, k = (typical(size) for size in (product.m, product.n, product.k))
     return [
-        Choice(tile, splits, time=matrix_units.estimate_waves(target, fragment, tile, splits, m, n, k))
+        Choice(
+            tile,
+            splits,
+            time=matrix_units.estimate_waves(target, fragment, tile, splits, m, n, k) + padding(a),
+        )
         for tile in TILES
-        if fits(tile, fragment, target, lines)
+        if fits(tile, fragment, target, a)
         for splits in matrix_units.ranges(target, tile, m, n, k)
     ]
 
 
-def fits(tile: Tile, fragment: Fragment, target: Target, lines: Lines, word: int = WORD) -> bool:
+def fits(tile: Tile, fragment: Fragment, target: Target, a: View, word: int = WORD) -> bool:
     """Whether loops over words come out even, too, and lines have room in shared memory.
 
     Args:
         tile: of results.
         fragment: that the kernel multiplies.
         target: the device.
-        lines: the left operand's.
+        a: the left operand.
         word: elements of a word of shared memory, of which fragments are made; loads are of `WORD`.
     """
     slice_threads = tile.subgroups * fragment.lanes
-    along, across = (tile.step_k, tile.m) if lines.is_along_k else (tile.m, tile.step_k)
+    along, across = (tile.step_k, tile.m) if a.strides[2] == 1 else (tile.m, tile.step_k)
     return (
         tile.fits(fragment, target)
         and all(size % word == 0 for size in (fragment.m, fragment.k))
@@ -126,15 +130,17 @@ def fits(tile: Tile, fragment: Fragment, target: Target, lines: Lines, word: int
 
 def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Choice) -> list[View]:
     """Emits the product with the epilogue on offer; returns the views of its results."""
-    fragment, lines, tile = fragment_of(build.target, a, b), lines_of(a), choice.tile
-    assert fragment is not None and lines is not None
+    fragment, tile = fragment_of(build.target, a, b), choice.tile
+    assert fragment is not None
+    rows = readable(build, a)
+    lines = lines_of(rows)
     packed = build.packed_weights(matrix_units.matrix_of(b), fragment)
     epilogue, outputs = build.take_epilogue(product.result)
     writer = build.writer()
     pointers = {"B_POINTER": writer.read(packed, width=4)}
     matrix_units.define(writer, fragment, choice, (product.m, product.n, product.k), pointers)
-    is_whole = is_multiple(product.m, tile.m) and is_multiple(product.k, tile.step_k)
-    writer.text(f"#define WORD {WORD}\n{lines.define(writer, a, 'A')}")
+    is_whole = is_multiple(lines.rows, tile.m) and is_multiple(lines.k, tile.step_k)
+    writer.text(f"#define WORD {WORD}\n{lines.define(writer, rows, 'A')}")
     writer.text(f"static const bool IS_WHOLE = {boolean(is_whole)};")
     files = ("half_lines", "matrix_units_halves", "matrix_units_results", "matrix_units", "shared_results")
     how = f"{choice.time:.0f} µs expected, else {estimate_ordinary(build.target, product):.0f}"

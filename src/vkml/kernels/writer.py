@@ -203,7 +203,7 @@ class KernelWriter:
         Not a place before a pointer to that: NVIDIA's driver faults on negative offsets.
 
         Args:
-            view: what is read, of a type of two bytes.
+            view: what is read, of a type of whole bytes.
             elements: of a word, a power of two.
         """
         self._reads.append(view)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -48,6 +49,7 @@ from vkml.kernels import (
 from vkml.kernels import pointwise as pointwise_kernels
 from vkml.kernels.candidates import Candidate, described
 from vkml.kernels.packed_weights import Fragment, PackedWeights, emit_packing
+from vkml.kernels.padded_lines import emit_padded_lines
 from vkml.kernels.spec import Dispatch, KernelSpec
 from vkml.kernels.split_rows import SplitRows, emit_split_rows
 from vkml.kernels.views import Buffer, BufferKind, View
@@ -72,6 +74,9 @@ def _forced() -> Hashable:
     return *others, *(template.forced for template in templates)
 
 
+Made = TypeVar("Made")
+"""What a pass over an operand makes: views."""
+
 _STATE = "_result_names", "_types", "_epilogue", "_epilogue_types", "_epilogue_names", "stand_ins"
 """What a template that emits launches may change besides."""
 
@@ -94,6 +99,10 @@ def _attention(q: View, k: View, v: View, how: Scoring[View]) -> attention.Atten
     )
 
 
+def _alone(view: View) -> tuple[View, ...]:
+    return (view,)
+
+
 class VulkanBuilder(Builder[Dispatch]):
     """Collects dispatches of a device's kernels.
 
@@ -111,9 +120,8 @@ class VulkanBuilder(Builder[Dispatch]):
         self.trials = trials
         self.shared_passes: set[int] = set()
         """Launches, by number, that are passes over an operand for all products that read it."""
-        self._row_exponents: dict[Hashable, View] = {}
-        self._packed_values: dict[Hashable, View] = {}
-        self._split_rows: dict[Hashable, SplitRows] = {}
+        self._passes: dict[Hashable, Any] = {}
+        """What they have made, by operand."""
         self._wants_prologue = False
         """Whether a normalisation is a product's to compute, and no launch."""
         self.stand_ins = StandIns()
@@ -136,56 +144,65 @@ class VulkanBuilder(Builder[Dispatch]):
 
     def packed_values(self, values: View, fragment: Fragment) -> View:
         """Values (k, n) of a run as matrix units want them, packed once for all products that read them."""
-        key = values.buffer, values.shape, values.strides, values.offset
-        trace, self._trace = self._trace, None
-        try:
-            found = self._packed_values.get(key)
-            if found is None:
-                with self._shared_passes():
-                    found = self._packed_values[key] = emit_packing(self, values, fragment)
-        finally:
-            self._trace = trace
-        if trace is not None and found.buffer not in trace.slots:
-            self._note(values, found, lambda build, seen: build.packed_values(seen, fragment))
-        return found
+        return self._once(
+            values, ("packed", fragment), lambda build, seen: emit_packing(build, seen, fragment), _alone
+        )
 
     def row_exponents(self, rows: View, fragment: Fragment) -> View:
         """The scales of rows (1, m, k) for matrix units, found once for all products that read these rows."""
-        key = rows.buffer, rows.shape, rows.strides, rows.offset
-        trace, self._trace = self._trace, None
-        try:
-            found = self._row_exponents.get(key)
-            if found is None:
-                with self._shared_passes():
-                    found = self._row_exponents[key] = matrix_units.emit_row_exponents(self, rows, fragment)
-        finally:
-            self._trace = trace
-        if trace is not None and found.buffer not in trace.slots:
-            self._note(rows, found, lambda build, seen: build.row_exponents(seen, fragment))
-        return found
+        return self._once(
+            rows,
+            ("exponents", fragment),
+            lambda build, seen: matrix_units.emit_row_exponents(build, seen, fragment),
+            _alone,
+        )
 
     def split_rows(self, rows: View, count: int) -> SplitRows:
         """Rows (batch, rows, k) in pieces of fp16, split once for all products that read these rows."""
-        key = rows.buffer, rows.shape, rows.strides, rows.offset, count
+        return self._once(
+            rows,
+            ("split", count),
+            lambda build, seen: emit_split_rows(build, seen, count),
+            lambda found: (found.found, found.pieces),
+        )
+
+    def padded_lines(self, view: View) -> View:
+        """(batch, rows, k) with lines that begin at multiples of 16 bytes, copied once for all products."""
+        return self._once(view, "padded", emit_padded_lines, _alone)
+
+    def _once(
+        self,
+        view: View,
+        how: Hashable,
+        make: Callable[[VulkanBuilder, View], Made],
+        parts: Callable[[Made], tuple[View, ...]],
+    ) -> Made:
+        """What a pass makes of an operand, once for all launches that read that.
+
+        Args:
+            view: the operand.
+            how: tells the pass from others.
+            make: emits it.
+            parts: the views that it makes.
+        """
+        key = how, view.buffer, view.shape, view.strides, view.offset
         trace, self._trace = self._trace, None
         try:
-            found = self._split_rows.get(key)
+            found: Made | None = self._passes.get(key)
             if found is None:
-                with self._shared_passes():
-                    found = self._split_rows[key] = emit_split_rows(self, rows, count)
+                start = len(self.launches)
+                found = self._passes[key] = make(self, view)
+                self.shared_passes.update(range(start, len(self.launches)))
         finally:
             self._trace = trace
-        if trace is not None and found.pieces.buffer not in trace.slots:
-            self._note(rows, found.found, lambda build, seen: build.split_rows(seen, count).found)
-            self._note(rows, found.pieces, lambda build, seen: build.split_rows(seen, count).pieces)
-        return found
 
-    @contextlib.contextmanager
-    def _shared_passes(self) -> Iterator[None]:
-        """Launches emitted inside are `shared_passes`."""
-        start = len(self.launches)
-        yield
-        self.shared_passes.update(range(start, len(self.launches)))
+        def again(number: int) -> Callable[[VulkanBuilder, View], View]:
+            return lambda build, seen: parts(build._once(seen, how, make, parts))[number]
+
+        if trace is not None and parts(found)[0].buffer not in trace.slots:
+            for number, part in enumerate(parts(found)):
+                self._note(view, part, again(number))
+        return found
 
     # -- candidates -----------------------------------------------------------------------------------------
 
@@ -218,11 +235,9 @@ class VulkanBuilder(Builder[Dispatch]):
         """
         mark, errors, uses_status = self.mark(), len(self.error_labels), self.uses_status
         state = {name: getattr(self, name) for name in _STATE}
-        exponents, packed, pieces = self._row_exponents, self._packed_values, self._split_rows
+        passes = self._passes
         self.stand_ins = self.stand_ins.copy()
-        self._row_exponents = {} if is_apart else {**exponents}
-        self._packed_values = {} if is_apart else {**packed}
-        self._split_rows = {} if is_apart else {**pieces}
+        self._passes = {} if is_apart else {**passes}
         try:
             yield
         except expected:
@@ -230,7 +245,7 @@ class VulkanBuilder(Builder[Dispatch]):
             self.shared_passes = {number for number in self.shared_passes if number < mark[0]}
             del self.error_labels[errors:]
             self.uses_status = uses_status
-            self._row_exponents, self._packed_values, self._split_rows = exponents, packed, pieces
+            self._passes = passes
             for name, value in state.items():
                 setattr(self, name, value)
 
@@ -267,9 +282,7 @@ class VulkanBuilder(Builder[Dispatch]):
 
     def rewind(self, mark: Mark) -> None:
         super().rewind(mark)
-        self._row_exponents.clear()  # what is in it may be gone
-        self._packed_values.clear()
-        self._split_rows.clear()
+        self._passes.clear()  # what is in it may be gone
 
     def writer(self) -> KernelWriter:
         """For a kernel with as many arguments as the device takes."""

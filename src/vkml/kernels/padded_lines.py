@@ -1,0 +1,118 @@
+"""A pass that copies lines of memory which begin anywhere to where each begins at a multiple of 16 bytes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from vkml.ir import TensorType
+from vkml.ir.size import Size, typical
+from vkml.kernels.views import View
+from vkml.kernels.writer import template
+
+if TYPE_CHECKING:
+    from vkml.lowering.vulkan_builder import VulkanBuilder
+
+WORD = 16
+"""Bytes."""
+THREADS = 256
+MOST_ELEMENTS = 1 << 31
+"""From the first to the last of an operand: kernels count them in 32 bits."""
+BLOCK = 64
+"""Steps of k that products take at once, or a divisor of it: k becomes whole ones, by zeros;"""
+TILE = 128
+"""rows that they do: whole ones are there to be read, of anything, where that adds a quarter at the most."""
+COPIED = 2.8e6
+"""Bytes that are read and written in a microsecond: a prediction, by what other passes reach on an H200."""
+
+
+def is_aligned(view: View) -> bool:
+    """Whether each line of (batch, rows, k), along k or across it, begins at a multiple of 16 bytes."""
+    batch, row, k = view.strides
+    numbers = (batch if view.shape[0] != 1 else 0, row if k == 1 else k, view.offset)
+    return all(number * view.itemsize % WORD == 0 for number in numbers)
+
+
+def has_lines(view: View) -> bool:
+    """Whether memory runs along k or rows of (batch, rows, k), and kernels can count its elements.
+
+    The number of rows of a single matrix may be open.
+    """
+    batch, row, k = view.strides
+    batch = 0 if view.shape[0] == 1 else batch
+    numbers = (view.shape[0], view.shape[2], batch, row, k, view.offset)
+    if any(isinstance(number, Size) for number in numbers) or view.is_reversed or 1 not in (row, k):
+        return False
+    shape = view.shape[0], typical(view.shape[1]), view.shape[2]
+    known = replace(view, shape=shape, strides=(batch, row, k))
+    return known.byte_range[1] // view.itemsize <= MOST_ELEMENTS
+
+
+def can_be_padded(view: View) -> bool:
+    """Whether the pass can copy lines of (batch, rows, k): their length is known."""
+    return has_lines(view) and (view.strides[2] == 1 or not isinstance(view.shape[1], Size))
+
+
+def microseconds(view: View) -> float:
+    """What the pass is expected to take, without what a launch does."""
+    return 2 * view.itemsize * math.prod(map(typical, view.shape)) / COPIED
+
+
+def emit_padded_lines(build: VulkanBuilder, view: View) -> View:
+    """Emits the copy of an operand that `can_be_padded`.
+
+    Args:
+        build: where the launch goes.
+        view: (batch, rows, k), of elements of 1, 2 or 4 bytes.
+
+    Returns:
+        (batch, rows or more, k or more): zeros behind the last k, anything behind the last row.
+    """
+    batch, rows, k = view.shape
+    if batch != 1 and view.strides[0] == 0:
+        one = emit_padded_lines(build, replace(view, shape=(1, rows, k)))
+        return one.expand((batch, *one.shape[1:]))
+    is_along_k = view.strides[2] == 1
+    whole = WORD // view.itemsize
+    steps = -(-k // BLOCK) * BLOCK
+    if isinstance(rows, Size):
+        all_rows: int = rows
+    elif rows >= 4 * TILE:
+        all_rows = -(-rows // TILE) * TILE
+    else:
+        all_rows = rows if is_along_k else -(-rows // whole) * whole
+    lines, length, line = (rows, k, view.strides[1]) if is_along_k else (k, rows, view.strides[2])
+    written, words = (rows, steps // whole) if is_along_k else (steps, all_rows // whole)
+    shape = (batch, all_rows, steps) if is_along_k else (batch, steps, all_rows)
+    copy = build.scratch(TensorType(view.dtype, shape))
+    writer = build.writer()
+    numbers = {
+        "BEFORE": view.offset % whole,
+        "BATCH": view.strides[0] if batch != 1 else 0,
+        "LINE": line,
+        "LINES": lines,
+        "LENGTH": length,
+        "ALL_LINES": written,
+        "ALL_WORDS": words,
+        "BATCH_WORDS": (all_rows if is_along_k else steps) * words,
+    }
+    for name, value in numbers.items():
+        writer.constant(value, name)
+    pointers = {
+        "WORDS": writer.read_words(view, whole),
+        "COPY": writer.write(copy, width=4, reinterpreted_as="uint"),
+        "BYTES": view.itemsize,
+    }
+    writer.text("\n".join(f"#define {name} {value}" for name, value in pointers.items()))
+    across, down = writer.grid(-(-written * words // THREADS), build.target.max_groups)
+    writer.text(template("padded_lines"))
+    build.emit(
+        writer.finish(
+            "padded_lines",
+            (across, down, batch),
+            variant="along k" if is_along_k else "across k",
+            reason="lines that begin at multiples of 16 bytes",
+        )
+    )
+    return copy if is_along_k else copy.transpose((0, 2, 1))
