@@ -96,6 +96,24 @@ def test_lines_are_padded_to_whole_words(
     forget_lowerings()
 
 
+def test_what_is_small_gathers_its_bytes() -> None:
+    """Copies are launches of their own, and of constants none are needed."""
+    for m, k, n, copies in (
+        (4095, 4095, 4095, 2),
+        (4095, 4096, 4096, 0),
+        (4096, 4095, 4096, 1),
+        (33, 51, 65, 0),
+    ):
+        operands = (TensorType(dtypes.INT8, shape) for shape in ((1, m, k), (1, k, n)))
+        a, b = (contiguous(Buffer(BufferKind.INPUT, type_.bytes), type_) for type_ in operands)
+        forget_lowerings()
+        build = VulkanBuilder(GPU)
+        with build.step(TensorType(dtypes.INT32, (1, m, n))):
+            build.byte_matmul(a, b)
+        labels = [launch.kernel.label for launch in build.launches]
+        assert labels == ["padded_lines"] * copies + ["byte_matmul"], (m, k, n)
+
+
 def test_zero_points(vulkan_device_name: str) -> None:
     """Whatever they are of: they are taken out of sums of the bytes' products."""
     cases = Cases()

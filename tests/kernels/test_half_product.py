@@ -15,9 +15,9 @@ from vkml import vulkan
 from vkml.engine import devices as device_registry
 from vkml.engine.sketch import Sketch
 from vkml.ir import Constant, DType, TensorType, dtypes
-from vkml.kernels import half_product, half_weights, sliced
+from vkml.kernels import half_product, half_weights, padded_lines, sliced
 from vkml.kernels.bfloat16_units import NEEDS
-from vkml.kernels.gemm import matrix_product
+from vkml.kernels.gemm import CYCLES, LAUNCH, matrix_product
 from vkml.kernels.half_product import Tile
 from vkml.kernels.matrix_units import LONGEST_SUM
 from vkml.kernels.packed_weights import Fragment
@@ -314,6 +314,8 @@ def test_the_rule() -> None:
     assert is_of_halves(GPU, view(dtypes.FLOAT16, 1, 256, 1024), view(dtypes.FLOAT16, 1, 1024, 1024))
     bfloat = view(dtypes.BFLOAT16, 1, 4096, 4096)
     assert is_of_halves(BFLOAT16_GPU, bfloat, bfloat)
+    odd = view(dtypes.FLOAT16, 1, 4095, 4095)
+    assert is_of_halves(GPU, odd, odd)
     strided = replace(half, shape=(1, 2048, 2048), strides=(0, 8192, 2))
     single = view(dtypes.FLOAT32, 1, 4096, 4096)
     for target, a, b in (
@@ -327,6 +329,33 @@ def test_the_rule() -> None:
         (replace(GPU, fragment=Fragment(8, 8, 8, 8)), half, half),
     ):
         assert not is_of_halves(target, a, b), (a, b)
+
+
+def test_copies_are_part_of_the_estimate() -> None:
+    """Of the operands whose lines begin anywhere, which others that read them share."""
+    whole, odd = view(dtypes.FLOAT16, 1, 4096, 4096), view(dtypes.FLOAT16, 1, 4096, 4095)
+    for a, b, copies in ((whole, whole, 0), (whole, odd, 1), (odd.transpose((0, 2, 1)), odd, 2)):
+        product = matrix_product(a, b, TensorType(dtypes.FLOAT16, (1, a.shape[1], b.shape[2])))
+        found = half_product.choose(GPU, product, a, b)
+        assert found is not None
+        microseconds = copies * (LAUNCH + 2 * 2 * 4096 * 4095 / padded_lines.COPIED)
+        without = replace(product, m=4096, n=4096, k=4096)
+        least = half_product.choose(GPU, without, whole, whole)
+        assert least is not None
+        assert found.cycles - least.cycles == pytest.approx(CYCLES * microseconds, rel=1e-3)
+    forget_lowerings()
+    build = VulkanBuilder(GPU)
+    for _ in range(2):
+        with build.step(TensorType(dtypes.FLOAT16, (1, 4096, 4095))):
+            build.matmul(whole, odd)
+    assert [launch.kernel.label for launch in build.launches] == ["padded_lines", "matmul", "matmul"]
+
+
+def test_operands_too_large_to_copy_are_left_to_others() -> None:
+    """A copy is as large once more."""
+    huge = view(dtypes.FLOAT16, 1, 40000, 40001)
+    assert not padded_lines.can_be_padded(huge) and not half_product.is_readable(huge)
+    assert half_product.is_readable(replace(huge, shape=(1, 40000, 40000), strides=(0, 40000, 1)))
 
 
 def test_measurement_may_pick_them() -> None:

@@ -116,6 +116,35 @@ def test_every_layout(
     check(run_packed(vulkan_device_name, sketch, value, {"a": x}), a, b, bias.astype(np.float64))
 
 
+@pytest.mark.parametrize("splits", [1, 2])
+@pytest.mark.parametrize("is_turned", [False, True], ids=["along k", "across k"])
+def test_odd_sizes_give_the_bits_of_padded_ones(
+    fragment: Fragment,
+    vulkan_device_name: str,
+    is_turned: bool,
+    splits: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Behind a bias and a residual, of rows whose lines are padded and of others."""
+    monkeypatch.setattr(half_weights, "forced", (TILES["two subgroups"], splits))
+    x, weights, residual, bias = halves(1, 33, 75), halves(2, 75, 21), halves(3, 33, 21), halves(4, 21)
+
+    def of(x: Array, weights: Array, residual: Array, bias: Array) -> Array:
+        sketch, fed = Sketch("product"), x.T.copy() if is_turned else x
+        rows = sketch.input("a", fed.shape, dtypes.FLOAT16)
+        rows = sketch.node("Transpose", rows, perm=[1, 0]) if is_turned else rows
+        value = sketch.node("MatMul", rows, sketch.constant(weights))
+        value = sketch.node("Add", value, sketch.constant(bias))
+        value = sketch.node("Add", value, sketch.input("r", residual.shape, dtypes.FLOAT16))
+        return run_packed(vulkan_device_name, sketch, value, {"a": fed, "r": residual})
+
+    def up(array: Array) -> Array:
+        return np.pad(array, [(0, -size % 8) for size in array.shape])
+
+    whole = of(up(x), up(weights), up(residual), up(bias))
+    np.testing.assert_array_equal(of(x, weights, residual, bias), whole[:33, :21])
+
+
 SLICED = {
     "whole tiles": ((32, 64), slice(0, 64), False),
     "lines at multiples of 16 bytes": ((19, 80), slice(8, 77), False),

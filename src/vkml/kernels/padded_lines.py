@@ -19,6 +19,8 @@ WORD = 16
 THREADS = 256
 MOST_ELEMENTS = 1 << 31
 """From the first to the last of an operand: kernels count them in 32 bits."""
+LARGEST_COPY = 1 << 31
+"""Bytes: an operand of more is not copied."""
 BLOCK = 64
 """Steps of k that products take at once, or a divisor of it: k becomes whole ones, by zeros;"""
 TILE = 128
@@ -50,8 +52,12 @@ def has_lines(view: View) -> bool:
 
 
 def can_be_padded(view: View) -> bool:
-    """Whether the pass can copy lines of (batch, rows, k): their length is known."""
-    return has_lines(view) and (view.strides[2] == 1 or not isinstance(view.shape[1], Size))
+    """Whether the pass can copy lines of (batch, rows, k): their length is known, they are not too many."""
+    return (
+        has_lines(view)
+        and (view.strides[2] == 1 or not isinstance(view.shape[1], Size))
+        and view.itemsize * math.prod(map(typical, view.shape)) <= LARGEST_COPY
+    )
 
 
 def microseconds(view: View) -> float:
