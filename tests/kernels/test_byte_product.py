@@ -237,7 +237,9 @@ def units(vulkan_device_name: str) -> Iterator[str]:
     byte_units.forced = None
 
 
-@pytest.mark.parametrize(("a_type", "splits", "k"), [(np.int8, 1, 4), (np.uint8, 3, 4), (np.uint8, 1, 16)])
+@pytest.mark.parametrize(
+    ("a_type", "splits", "k"), [(np.int8, 1, 4), (np.uint8, 3, 4), (np.uint8, 1, 16), (np.int8, 2, 16)]
+)
 def test_matrix_units(units: str, a_type: type, splits: int, k: int) -> None:
     """From unsigned operands 128 is taken and given back; what pads images is changed like them.
 
@@ -252,13 +254,16 @@ def test_matrix_units(units: str, a_type: type, splits: int, k: int) -> None:
     cases.add("MatMulInteger", bytes_of(a_type, 2, 9, 150), Fixed(bytes_of(np.int8, 2, 150, 7)))
     cases.add("MatMulInteger", bytes_of(a_type, 11, 144), Fixed(bytes_of(np.int8, 144, 18)))  # by whole words
     cases.add("MatMulInteger", bytes_of(a_type, 9, 80), Fixed(bytes_of(np.int8, 80, 20)))  # results by fours
-    x, weight = bytes_of(a_type, 2, 12, 6, 4), Fixed(bytes_of(np.int8, 12, 6, 3, 3))
-    cases.add("ConvInteger", x, weight, Fixed(np.asarray(7, a_type)), group=2, pads=ONES)
+    if a_type == np.int8:
+        cases.add("MatMulInteger", bytes_of(a_type, 9, 144), bytes_of(np.int8, 144, 20))  # of four steps of k
+    for channels in (12, 32):  # filters of whole words, and of whole fours of these
+        x, weight = bytes_of(a_type, 2, channels, 6, 4), Fixed(bytes_of(np.int8, 12, channels // 2, 3, 3))
+        cases.add("ConvInteger", x, weight, Fixed(np.asarray(7, a_type)), group=2, pads=ONES)
     cases.check(units)
     graph, _, _ = cases.graph()
     with vkml.InferenceSession(save_graph(graph), devices=units) as session:
         variants = [step.variant for step in session.report().steps if "byte" in step.kernel]
-    assert len(variants) == 4 and all("matrix units" in variant for variant in variants)
+    assert len(variants) == len(cases.cases) and all("matrix units" in variant for variant in variants)
 
 
 FRAGMENT = Fragment(16, 8, 32, 32, "int8")
@@ -302,6 +307,20 @@ def test_constants_are_read_along_k_for_units(has_units: bool, monkeypatch: pyte
     assert f"static const bool B_ALONG_N = {'false' if has_units else 'true'};" in launch.kernel.source
     assert "#define WIDTH_B 4" in launch.kernel.source
     assert ("#define STORED 4" in launch.kernel.source) == has_units
+
+
+def test_words_across_k_are_stored_by_four_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of rows of B as they lie, of which a thread fetches four words; so a line's are one store."""
+    monkeypatch.setattr(byte_units, "forced", (byte_units.TILES[0], 1))
+    build = VulkanBuilder(GPU)
+    x, y = (TensorType(dtypes.INT8, (1, *shape)) for shape in ((256, 128), (128, 512)))
+    a, b = (
+        contiguous(Buffer(BufferKind.INPUT, each.bytes, name), each) for name, each in (("x", x), ("y", y))
+    )
+    with build.step(TensorType(dtypes.INT32, (1, 256, 512))):
+        build.byte_matmul(a, b)
+    [launch] = build.launches
+    assert "#define STORED 4\n#define OF_FOUR_STEPS 1" in launch.kernel.source
 
 
 def test_units_are_for_products_of_which_one_operand_is_signed_and_known(

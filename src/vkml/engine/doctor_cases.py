@@ -315,6 +315,15 @@ def _all() -> Iterator[Case]:
         "8-bit integers",
         _simple("MatMulInteger", (130, 256), constants=[table.reshape(256, 132)], **i8),
     )
+    # Large enough for matrix units.
+    large = (np.arange(512 * 1040) % 253 - 126).astype(np.int8)
+    yield case(
+        "matmul",
+        "8-bit integers by constant ones, many",
+        _simple("MatMulInteger", (520, 512), constants=[large.reshape(512, 1040)], **i8),
+    )
+    many = _simple("MatMulInteger", (520, 512), (512, 1040), dtype=np.int8)
+    yield case("matmul", "8-bit integers, many", many)
     yield case("matmul", "vector by matrix", _weighted("MatMul", (1, 300), (300, 129)))
     yield case("matmul", "normalised rows", _normalised_rows)
     yield case("matmul", "Gemm, transposed", _weighted("Gemm", (4, 70), (33, 70), 33, transB=1))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from vkml.dataclasses import dataclass
 from vkml.kernels.packed_weights import MATRIX_UNIT_NEEDS, Fragment
-from vkml.kernels.unit_tiles import START, Choice, UnitTile, cheapest, estimates
+from vkml.kernels.unit_tiles import Choice, UnitTile, cheapest, estimates, in_waves, resident_groups
 from vkml.kernels.writer import WORD
 
 if TYPE_CHECKING:
@@ -15,14 +15,18 @@ if TYPE_CHECKING:
     from vkml.lowering.target import Target
 
 NEEDS = (*MATRIX_UNIT_NEEDS, "int8")
+STORE = 0.4
+"""Cycles that a multiprocessor takes to store a result."""
 
 
 @dataclass(frozen=True)
 class Tile(UnitTile):
     """One of products of bytes; `k` counts words of four."""
 
-    rate: float = 200.0
-    """Words that a multiprocessor multiplies in a cycle: an estimate, by the share that bfloat16 reaches."""
+    rate: float = 0.0
+    """Words that a multiprocessor multiplies in a cycle when it holds all workgroups that fit."""
+    alone: float = 1.0
+    """The share of that with one workgroup."""
 
     def shared_bytes(self, fragment: Fragment) -> int:
         """As byte_units.slang counts them."""
@@ -40,28 +44,39 @@ class Tile(UnitTile):
         size = f"{self.m}x{self.n}x{WORD * self.k}"
         return f"matrix units, int8, {size} tile, {self.sub_m}x{self.sub_n} a subgroup"
 
-    def text(self, fragment: Fragment, signs: tuple[bool, bool], *, has_vectors: bool) -> str:
+    def text(
+        self,
+        fragment: Fragment,
+        signs: tuple[bool, bool],
+        widths: tuple[int, int],
+        along_k: tuple[bool, bool],
+    ) -> str:
         """What byte_units.slang wants to know of it.
 
         Args:
             fragment: the device's.
             signs: of the operands' bytes.
-            has_vectors: whether both operands are fetched four words along k at a time.
+            widths: words that are fetched at once of each,
+            along_k: and whether they lie so.
         """
+        loads = self.n * self.k // (widths[1] * self.threads(fragment))
+        has_fours = widths[1] == 4 if along_k[1] else loads % 4 == 0
+        is_stored_so = along_k[0] and widths[0] == 4 and has_fours
         lines = [f"static const int {name} = {value};" for name, value in self.numbers(fragment).items()]
         # Fragments begin at words of shared memory.
-        lines.append(f"#define STORED {math.gcd(fragment.k // WORD, 4) if has_vectors else 1}")
+        lines.append(f"#define STORED {math.gcd(fragment.k // WORD, 4) if is_stored_so else 1}")
+        lines.append(f"#define OF_FOUR_STEPS {int(not along_k[1])}")
         for letter, is_signed in zip("AB", signs, strict=True):
             lines.append(f"static const int FLIP_{letter} = int({'0u' if is_signed else '0x80808080u'});")
         return "\n".join(lines)
 
 
 TILES = (
-    Tile(128, 128, 16, 64, 32),
-    Tile(64, 128, 16, 32, 64),
-    Tile(128, 64, 16, 64, 32),
-    Tile(64, 64, 16, 32, 32),
-    Tile(32, 64, 16, 16, 32, 120.0),
+    Tile(128, 128, 16, 64, 64, 300, 0.75),
+    Tile(64, 128, 16, 32, 64, 230, 0.6),
+    Tile(128, 64, 16, 64, 32, 230, 0.6),
+    Tile(64, 64, 16, 32, 32, 180, 0.6),
+    Tile(32, 64, 16, 16, 32, 120, 0.6),
 )
 RANGES = (1, 2, 3, 4, 6, 8, 12, 16)
 
@@ -98,6 +113,8 @@ def choices(target: Target, product: Product) -> list[Choice[Tile]]:
     tiles = [tile for tile in TILES if tile.fits(fragment, target)]
 
     def cycles(tile: Tile, groups: int, k: int) -> float:
-        return math.ceil(groups / target.processors) * (k * tile.m * tile.n / tile.rate + START)
+        resident = resident_groups(tile.threads(fragment), tile.shared_bytes(fragment))
+        work = resident * tile.m * tile.n * (k / tile.rate + STORE)
+        return in_waves(target, groups, resident, work, tile.alone)
 
     return estimates(target, product, tiles, RANGES, 64, cycles)

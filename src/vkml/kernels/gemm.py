@@ -16,6 +16,8 @@ from vkml.kernels import bfloat16_units, byte_units
 from vkml.kernels.candidates import Candidate
 from vkml.kernels.pointwise import emit_store, emit_vector_store
 from vkml.kernels.results import add_partials
+from vkml.kernels.scalar_text import literal
+from vkml.kernels.unit_tiles import Choice as UnitChoice
 from vkml.kernels.views import View
 from vkml.kernels.writer import (
     CODED,
@@ -75,6 +77,13 @@ TILES = (
 TILE_K = 32
 """What every tile's k divides: operands whose tiles must not cross a border need a multiple of it."""
 
+LANES = 128
+"""Multiply-adds that a multiprocessor does in a cycle,"""
+BYTE_LANES = 72
+"""and those of four bytes each: an H200 states 64, of which tiles reach more than their `efficiency`.
+
+Products of 1024³, 2048 × 768 × 3072, 4096³ and 8192³ take what follows from this within 11 %.
+"""
 LAUNCH = 1.9
 """Microseconds that a dependent dispatch takes on an H200,"""
 CYCLES = 1755
@@ -173,8 +182,7 @@ def launch(
         fragment, kernel, needs = build.target.byte_fragment, "byte_units", set(byte_units.NEEDS)
         assert fragment is not None and product.signs is not None
         width_a, width_b = _widths(tile, a, b, tile.threads(fragment))
-        has_vectors = width_a == width_b == 4 and a.along_inner and not b.along_inner
-        how = tile.text(fragment, product.signs, has_vectors=has_vectors)
+        how = tile.text(fragment, product.signs, (width_a, width_b), (a.along_inner, not b.along_inner))
     else:
         width_a, width_b = _widths(tile, a, b, tile.threads)
         how = f"static const int THREAD_M = {tile.thread_m};\nstatic const int THREAD_N = {tile.thread_n};"
@@ -281,21 +289,27 @@ def choose(target: Target, product: Product) -> tuple[AnyTile, int]:
     if forced is not None:
         return forced
     expected, tile, splits = _cheapest(target, product)
-    # Of floats or of bytes: the other one has nothing to offer.
-    units = bfloat16_units.choose(target, product) or byte_units.choose(target, product)
+    units = _on_units(target, product)
     return (units.tile, units.splits) if units is not None and units.cycles < expected else (tile, splits)
 
 
 def estimate_ordinary(target: Target, product: Product) -> float:
-    """The microseconds that the tiled product is expected to take, in pieces of bfloat16 or without."""
+    """The microseconds that the tiled product is expected to take, on units as `cycles` or without."""
     return LAUNCH + cycles(target, product) / CYCLES
 
 
 def cycles(target: Target, product: Product) -> float:
-    """Cycles that the tiled product is expected to take, in pieces of bfloat16 or without."""
-    units = bfloat16_units.choose(target, product)
+    """Cycles that the tiled product is expected to take, on units of bfloat16 or of bytes or without."""
+    units = _on_units(target, product)
     ordinary = _cheapest(target, product)[0]
     return ordinary if units is None else min(ordinary, units.cycles)
+
+
+def _on_units(
+    target: Target, product: Product
+) -> UnitChoice[bfloat16_units.Tile] | UnitChoice[byte_units.Tile] | None:
+    """The rule's choice on matrix units, of floats or of bytes: the other one has nothing to offer."""
+    return bfloat16_units.choose(target, product) or byte_units.choose(target, product)
 
 
 def choices(target: Target, product: Product) -> list[tuple[float, AnyTile, int]]:
@@ -342,6 +356,7 @@ def _estimates(target: Target, product: Product) -> Iterator[tuple[float, Tile, 
     """
     itemsize = product.accumulator.storage.itemsize
     batch, m, n, k = (typical(size) for size in (product.batch, product.m, product.n, product.k))
+    rate = product.gathered * (LANES if product.signs is None else BYTE_LANES)
     for tile in TILES:
         if tile.threads > target.max_invocations or tile.shared_bytes(itemsize) > target.shared_bytes:
             continue
@@ -353,7 +368,7 @@ def _estimates(target: Target, product: Product) -> Iterator[tuple[float, Tile, 
             if splits > 1 and (target.processors == 1 or k < 64 * splits):
                 break
             waves = math.ceil(tiles * splits / target.processors)
-            work = math.ceil(k / splits) * tile.m * tile.n / (128 * tile.efficiency * product.gathered)
+            work = math.ceil(k / splits) * tile.m * tile.n / (rate * tile.efficiency)
             time = waves * (work + 1500)
             if splits > 1:
                 time += 5500 + batch * m * n * (splits + 1) / target.processors / 8
