@@ -155,7 +155,7 @@ def test_zero_points_of_zero_are_none(vulkan_device_name: str) -> None:
     feed = {"x": bytes_of(np.int8, 5, 12)}
     with vkml.InferenceSession(data, devices=vulkan_device_name) as session:
         found = session.run(None, feed)
-        kernels = [step.kernel for step in session.report().steps if "matmul" in step.kernel]
+        kernels = [step.kernel for step in session.report().steps]
     if resolve(vulkan_device_name, "cpu").multiplies_bytes:
         assert kernels == ["byte_matmul", "byte_matmul"]
     expected = vkml.InferenceSession(data, devices="cpu").run(None, feed)

@@ -62,14 +62,31 @@ def _scaled(sums: Array, scales: Array, inputs: Sequence[Array | None]) -> Array
     return quantized(scaled, y_zero.reshape(()), dtypes.from_numpy(y_zero.dtype))
 
 
+def _of_scales(build: Emitter[T], op: str, left: T, right: T) -> T:
+    """Mul or Div of scales of float32; a constant where both are, which would be computed in each run."""
+    known = [build.elements_of(left), build.elements_of(right)]
+    if known[0] is None or known[1] is None:
+        return build.apply(op, left, right)
+    with np.errstate(all="ignore"):
+        found = known[0] * known[1] if op == "Mul" else known[0] / known[1]
+    return build.constant(np.asarray(found, np.float32), FLOAT32)
+
+
+def _scale_of(build: Emitter[T], scale: T, shape: Sequence[int]) -> T:
+    """A scale of a shape, in float32."""
+    known = build.elements_of(scale)
+    if known is None:
+        return reshaped(build, converted(build, scale, FLOAT32), shape)
+    return build.constant(known.astype(np.float32).reshape(tuple(shape)), FLOAT32)
+
+
 def _scaled_steps(build: Emitter[T], sums: T, scales: T, inputs: Sequence[T | None]) -> T:
     """`_scaled` in operators; `scales` broadcast with the sums."""
     y_scale, y_zero = present(inputs, 6), present(inputs, 7)
     target = build.type_of(y_zero).dtype
-    of_result = reshaped(build, converted(build, y_scale, FLOAT32), [])
     values = [
         converted(build, sums, FLOAT32),
-        build.apply("Div", scales, of_result),
+        _of_scales(build, "Div", scales, _scale_of(build, y_scale, [])),
         reshaped(build, y_zero, []),
     ]
     x, factor, zero = (scalar.argument(at, build.type_of(each).dtype) for at, each in enumerate(values))
@@ -140,7 +157,7 @@ class QLinearMatMul(Operator):
             first, inner = (0, -1) if at < 3 else (3, -2)
             found = present(inputs, at)
             shape = zero_along(node, build.type_of(found).dims, dims[first], inner, "it")
-            return reshaped(build, converted(build, found, FLOAT32), shape)
+            return _scale_of(build, found, shape)
 
         if build.type_of(a).dtype.is_integer:
             sums = integer_product_steps(build, node, a, b, inputs[2], inputs[5])
@@ -156,7 +173,7 @@ class QLinearMatMul(Operator):
             dims[0][-2] if len(dims[0]) > 1 else 1,
             dims[3][-1] if len(dims[3]) > 1 else 1,
         )
-        scales = build.apply("Mul", aligned(1), aligned(4))
+        scales = _of_scales(build, "Mul", aligned(1), aligned(4))
         return [reshaped(build, _scaled_steps(build, reshaped(build, sums, matrix), scales, inputs), output)]
 
 
@@ -213,6 +230,7 @@ class QLinearConv(Operator):
         ones = [1] * (len(build.type_of(weight).dims) - 2)
         if bias is not None:
             sums = build.apply("Add", sums, reshaped(build, bias, [-1, *ones]))
-        of_x, of_weight = (converted(build, present(inputs, at), FLOAT32) for at in (1, 4))
-        scales = build.apply("Mul", reshaped(build, of_x, []), reshaped(build, of_weight, [-1, *ones]))
+        of_x, of_weight = _scale_of(build, present(inputs, 1), []), present(inputs, 4)
+        filters = build.type_of(of_weight).elements
+        scales = _of_scales(build, "Mul", of_x, _scale_of(build, of_weight, [filters, *ones]))
         return [_scaled_steps(build, sums, scales, inputs)]
