@@ -15,6 +15,7 @@ from vkml import vulkan
 from vkml.engine.devices import resolve, target_of
 from vkml.engine.sketch import Sketch
 from vkml.ir import Constant, DType, TensorType, dtypes
+from vkml.ir.windows import Windows
 from vkml.kernels import byte_product, byte_units, gemm
 from vkml.kernels.byte_product import NEEDS
 from vkml.kernels.byte_units import Tile
@@ -307,6 +308,23 @@ def test_constants_are_read_along_k_for_units(has_units: bool, monkeypatch: pyte
     assert f"static const bool B_ALONG_N = {'false' if has_units else 'true'};" in launch.kernel.source
     assert "#define WIDTH_B 4" in launch.kernel.source
     assert ("#define STORED 4" in launch.kernel.source) == has_units
+
+
+def test_convolutions_keep_to_packed_dot_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which networks of them take less time with."""
+    monkeypatch.setattr(byte_units, "offered", True)
+    forget_lowerings()
+    one, none = (1, 1, 1), (0, 0, 0)
+    for kernel, pads in ((3, (0, 1, 1)), (1, none)):
+        windows = Windows((1, 56, 56), (1, kernel, kernel), one, one, pads, pads, (1, 56, 56))
+        build = VulkanBuilder(GPU)
+        type_ = TensorType(dtypes.UINT8, (8, 128, 1, 56, 56))
+        x = contiguous(Buffer(BufferKind.INPUT, type_.bytes, "x"), type_)
+        filters = (256, 128, *windows.kernel)
+        weight = build.constant(Constant(dtypes.INT8, filters, np.zeros(filters, np.int8)), "w")
+        with build.step(TensorType(dtypes.INT32, (8, 256, 1, 56, 56))):
+            build.byte_conv(x, weight, windows, group=1, fill=0)
+        assert all("matrix units" not in launch.kernel.variant for launch in build.launches)
 
 
 def test_words_across_k_are_stored_by_four_steps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,6 @@ from vkml.kernels import bfloat16_units, byte_units
 from vkml.kernels.candidates import Candidate
 from vkml.kernels.pointwise import emit_store, emit_vector_store
 from vkml.kernels.results import add_partials
-from vkml.kernels.scalar_text import literal
 from vkml.kernels.unit_tiles import Choice as UnitChoice
 from vkml.kernels.views import View
 from vkml.kernels.writer import (
