@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.models import mnist_like
 from tests.kernels import gpu_targets as units
 from tests.lowering.checking import broken_dependencies
 from vkml.engine.prepare import prepare
@@ -276,13 +277,14 @@ def test_a_kernel_does_not_get_too_long(monkeypatch: pytest.MonkeyPatch) -> None
     assert sizes(merged_levels(levels, GPU)) == [1] * 6
 
 
-def levels_of(graph: Graph) -> Levels:
+def levels_of(graph: Graph, *, strict_fp32: bool = False) -> Levels:
     """What a GPU does for a graph, as levels are without phases."""
     graph = fuse(specialise(prepare(graph), {each.name: known(each.type) for each in graph.inputs}))
     piece = Piece(
         graph.nodes, tuple(each.name for each in graph.inputs), tuple(v.name for v in graph.outputs)
     )
-    target = replace(units.GPU, capabilities=units.GPU.capabilities | GPU.capabilities, push_bytes=256)
+    capabilities = units.GPU.capabilities | GPU.capabilities
+    target = replace(units.GPU, capabilities=capabilities, push_bytes=256, strict_fp32=strict_fp32)
     program = lower(piece, graph.types, graph.constants, target)
     return program.separate_levels
 
@@ -321,6 +323,12 @@ def test_products_and_softmaxes_of_one_workgroup_are_phases() -> None:
     """On an H200 24 of them take 75 µs; three at a time, as many as their sources allow, 47."""
     levels = levels_of(products(8, 16, 3, normalised=True))
     assert sizes(merged_levels(levels, GPU)) == [3, 3]
+
+
+def test_the_end_of_a_small_network_is_phases() -> None:
+    """Its last pooling and product; matrix units, which others have a product on, are no phases."""
+    for strict_fp32, found in ((True, [1, 1, 1, 1, 2]), (False, [1, 1, 1, 1, 1])):
+        assert sizes(merged_levels(levels_of(mnist_like(), strict_fp32=strict_fp32), GPU)) == found
 
 
 @pytest.mark.parametrize("seed", range(20))
