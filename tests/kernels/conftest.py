@@ -1,4 +1,4 @@
-"""Every session of these tests has guard zones round what its kernels write."""
+"""Sessions of these tests have guard zones round what kernels write; kernels are launches of their own."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import vkml
+from vkml.lowering import phases
 
 GUARD_BYTES = 256
 
@@ -21,3 +22,9 @@ def guard_zones(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(vkml.SessionOptions, "__init__", guarded)
     assert vkml.SessionOptions().guard_bytes == GUARD_BYTES
+
+
+@pytest.fixture(autouse=True)
+def launches_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small ones are no phases of others."""
+    monkeypatch.setattr(phases, "forced", 0)

@@ -14,7 +14,6 @@ from tests.kernels.test_decode_attention import HALVES, has
 from vkml.engine.sketch import Sketch
 from vkml.ir import dtypes
 from vkml.kernels import row_prologue
-from vkml.lowering import phases
 from vkml.onnx import save_graph
 
 Array = npt.NDArray[Any]
@@ -22,8 +21,7 @@ Doubles = npt.NDArray[np.float64]
 
 
 @pytest.fixture(autouse=True)
-def everywhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(phases, "forced", 0)  # a level is a launch
+def everywhere() -> Iterator[None]:
     row_prologue.everywhere = True
     yield
     row_prologue.everywhere = False

@@ -40,6 +40,8 @@ class Buffer:
     constant: Constant | None = None
     host_only: bool = True
     """For OUTPUT: no kernel reads it, so it may live in host memory."""
+    products: int = 0
+    """By constant weights that read it, as far as the graph says: see `matrix_units.rule_of`."""
     serial: int = field(default_factory=_serial.__next__)
 
     @property

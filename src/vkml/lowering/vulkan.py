@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 
 from vkml.dataclasses import dataclass
@@ -116,6 +117,9 @@ def _lower_into(
     for name, view in outputs.items():
         build.set_destination(name, view)
     place_concatenations(build, piece.nodes, types, outputs)
+    products = _products(piece, constants)
+    for name, view in inputs.items():
+        view.buffer.products = products[name]
     shared: dict[int, View] = {}
     for node in piece.nodes:
         given = [views.get(name) or view_of(name, views, constants, build, shared) for name in node.inputs]
@@ -123,11 +127,23 @@ def _lower_into(
         for name, made in zip(node.outputs, results, strict=False):
             if name and made is not None:
                 views[name] = made
+                made.buffer.products += products[name]
     for name, target_view in outputs.items():
         made = view_of(name, views, constants, build, shared)
         if made is not None and not _lies_at(made, target_view):
             build.copy(made, target_view)
     return inputs, outputs
+
+
+def _products(piece: Piece, constants: Mapping[str, Constant]) -> Counter[str]:
+    """How many products by constant weights read each value."""
+    return Counter(
+        node.inputs[0]
+        for node in piece.nodes
+        if len(node.inputs) > 1
+        and node.inputs[1] in constants
+        and any(part.op in ("MatMul", "Gemm") for part in members(node))
+    )
 
 
 def _lies_at(made: View, place: View) -> bool:
