@@ -51,6 +51,34 @@ def test_transposes(dtype: str, is_strided: bool, vulkan_device_name: str) -> No
     cases.check(vulkan_device_name, is_strided=is_strided)
 
 
+IN_WORDS = {
+    "vectors of eight": ((2048, 2056), (1, 0)),
+    "vectors of four": ((2052, 2060), (1, 0)),
+    "vectors of eight and of four": ((3, 1192, 1180), (0, 2, 1)),
+    "vectors of two": ((2050, 2062), (1, 0)),
+    "vectors of two and single elements": ((2050, 2051), (1, 0)),
+    "few columns": ((2, 12, 174800), (0, 2, 1)),
+}
+"""Transposes of so many elements that those of one or two bytes move as bits of words."""
+
+
+@pytest.mark.parametrize("dtype", ["float16", "uint8", "bool", "int16"])
+@pytest.mark.parametrize("name", IN_WORDS)
+def test_elements_as_bits_of_words(name: str, dtype: str, vulkan_device_name: str) -> None:
+    shape, perm = IN_WORDS[name]
+    x = np.random.default_rng(7).integers(0, 2 if dtype == "bool" else 100, shape).astype(dtype)
+    sketch = Sketch("transpose")
+    kind = dtypes.from_numpy(x.dtype)
+    value = sketch.node("Transpose", sketch.input("x", shape, kind), perm=list(perm))
+    data = save_graph(sketch.finish(value))
+    with vkml.InferenceSession(data, devices=vulkan_device_name) as session:
+        np.testing.assert_array_equal(session.run(None, {"x": x})[0], x.transpose(perm))
+    blocks = chosen(shape, perm, kind)
+    assert blocks is not None
+    is_even = "single" not in name and ("two" not in name or x.itemsize == 2)
+    assert blocks.is_in_words == is_even
+
+
 def run(graph: Any, feed: dict[str, Array], device: str) -> tuple[list[Array], list[str]]:
     """What a session on a device makes, between guard zones, and its launches' variants."""
     with vkml.InferenceSession(save_graph(graph), devices=device, precision="highest") as session:
@@ -148,7 +176,7 @@ def chosen(shape: tuple[int, ...], perm: tuple[int, ...], dtype: DType = dtypes.
     """The blocks of a transpose."""
     source, target = operands(shape, perm, dtype)
     sizes, strides = collapse(target.shape, [source.strides, target.strides])
-    return blocks_of([source], [target], sizes, strides)
+    return blocks_of([source], [target], sizes, strides, is_copy=True)
 
 
 def operands(shape: tuple[int, ...], perm: tuple[int, ...], dtype: DType) -> tuple[View, View]:
@@ -165,6 +193,28 @@ def test_threads_have_blocks_where_operands_lie_apart() -> None:
     assert chosen((LEAST_SIDE - 1, 1 << 17), (1, 0)) is None, "neighbours that are read share sectors"
     assert chosen((1 << 17, LEAST_SIDE - 1), (1, 0)) is None
     assert chosen((512, 512), (1, 0)) is not None
+
+
+def test_only_copies_of_small_elements_move_bits() -> None:
+    for dtype, is_copy, is_in_words in (
+        (dtypes.FLOAT16, True, True),
+        (dtypes.FLOAT16, False, False),
+        (dtypes.FLOAT32, True, False),
+    ):
+        source, target = operands((2048, 2048), (1, 0), dtype)
+        strides = [source.strides, target.strides]
+        blocks = blocks_of([source], [target], target.shape, strides, is_copy=is_copy)
+        assert blocks is not None
+        assert blocks.is_in_words == is_in_words
+
+
+def test_a_cast_is_no_copy(vulkan_device_name: str) -> None:
+    x = np.random.default_rng(1).integers(0, 200, (2048, 2048)).astype(np.uint8)
+    sketch = Sketch("cast")
+    turned = sketch.node("Transpose", sketch.input("x", x.shape, dtypes.UINT8), perm=[1, 0])
+    data = save_graph(sketch.finish(sketch.node("Cast", turned, to=dtypes.FLOAT16.code)))
+    with vkml.InferenceSession(data, devices=vulkan_device_name) as session:
+        np.testing.assert_array_equal(session.run(None, {"x": x})[0], x.T.astype(np.float16))
 
 
 @pytest.mark.parametrize(

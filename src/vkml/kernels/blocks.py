@@ -3,16 +3,18 @@
 A thread has a block of rows and columns. It reads each operand along the axis along which this lies, in
 vectors, and writes results along theirs: what changes places does so in registers, without shared memory or
 barriers. A warp of 32 threads has 8 × 4 blocks: of float32 it reads lines of 128 bytes and writes pieces of
-64, of float16 half of that, whole sectors all of them. A workgroup has 16 × 16 blocks, so that the rest of a
-line is written by its neighbours at about the time. Where rows or columns are no multiple of a vector, a
-thread has single elements that lie as far apart as there are threads in its tile, so that neighbours still
-read and write neighbouring elements.
+64, of float16 half of that or, where large tensors are copied as bits, as much: whole sectors all of them. A
+workgroup has 16 × 16 blocks, so that the rest of a line is written by its neighbours at about the time. Where
+rows or columns are no multiple of a vector, a thread has single elements that lie as far apart as there are
+threads in its tile, so that neighbours still read and write neighbouring elements.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from vkml.dataclasses import dataclass
 from vkml.ir import Graph
@@ -23,6 +25,7 @@ from vkml.kernels.scalar_text import write_statements
 from vkml.kernels.spec import Dispatch
 from vkml.kernels.views import View
 from vkml.kernels.writer import (
+    NEEDS,
     KernelWriter,
     compute_type,
     is_packed_constant,
@@ -37,6 +40,12 @@ LEAST_SIDE = 4
 """Of rows and columns: below, a sector that is read for one element has few others."""
 _SIDE = 4
 """Of a block, in elements."""
+_WORD = 4
+_WIDE_SIDE = 8
+"""Of a block of elements of one or two bytes that are copied as bits of words: of two in vectors of 16 bytes,
+so that a warp reads and writes pieces as long as of float32;"""
+LEAST_IN_WORDS = 1 << 22
+"""of tensors of so many elements: a thread has 64."""
 _VECTOR = 4
 """Elements of a vector, at the most."""
 _MOST_WHOLE = 4
@@ -76,6 +85,8 @@ class Blocks:
     """Along the axis along which some operands lie that are read;"""
     columns: Direction
     """along the one along which the results do."""
+    is_in_words: bool = False
+    """Whether elements are moved as bits of words of 4 bytes."""
 
     @property
     def items(self) -> int:
@@ -88,6 +99,8 @@ def blocks_of(
     outputs: Sequence[View],
     sizes: tuple[int, ...],
     strides: Sequence[tuple[int, ...]],
+    *,
+    is_copy: bool,
 ) -> Blocks | None:
     """The blocks for an index space; None where threads had better have elements along its last axis.
 
@@ -96,8 +109,10 @@ def blocks_of(
         outputs: what is written.
         sizes: the index space.
         strides: of leaves and outputs over it.
+        is_copy: whether elements are written as they are read.
     """
-    if typical(math.prod(sizes)) < LEAST_ELEMENTS or any(is_packed_constant(view) for view in leaves):
+    total = typical(math.prod(sizes))
+    if total < LEAST_ELEMENTS or any(is_packed_constant(view) for view in leaves):
         return None
     views, read, written = [*leaves, *outputs], strides[: len(leaves)], strides[len(leaves) :]
     columns = _lies_along(written[0])
@@ -109,30 +124,37 @@ def blocks_of(
         return None
     whole = sum(any(stride[axis] != 0 for axis in (rows, columns)) for stride in read)
     widest = max(view.itemsize for view in views)
+
+    def spread(side: int, vector: int) -> Blocks:
+        def lanes_for(axis: int) -> int:
+            return _power_of_two(-(-typical(sizes[axis]) // side))
+
+        even = round(WORKGROUP**0.5)
+        many_columns = min(even, lanes_for(columns))
+        many_rows = min(WORKGROUP // many_columns, lanes_for(rows))
+        many_columns = min(WORKGROUP // many_rows, lanes_for(columns))
+
+        def direction(axis: int, other: int, lanes: int, *, is_columns: bool) -> Direction:
+            width = vector
+            while width > 1 and not all(
+                _is_aligned(view, stride, sizes, axis, width)
+                for view, stride in zip(views, strides, strict=True)
+                if _is_along(stride, axis, other, is_columns=is_columns)
+            ):
+                width //= 2
+            return Direction(axis, width, side // width, lanes)
+
+        return Blocks(
+            direction(rows, columns, many_rows, is_columns=False),
+            direction(columns, rows, many_columns, is_columns=True),
+        )
+
+    if is_copy and widest <= _WORD // 2 and total >= LEAST_IN_WORDS:
+        wide = spread(_WIDE_SIDE, _WIDE_SIDE)
+        if min(wide.rows.width, wide.columns.width) * widest >= _WORD:
+            return replace(wide, is_in_words=True)
     side = _SIDE if whole <= _MOST_WHOLE and widest <= 4 else _SIDE // 2
-
-    def lanes_for(axis: int) -> int:
-        return _power_of_two(-(-typical(sizes[axis]) // side))
-
-    even = round(WORKGROUP**0.5)
-    many_columns = min(even, lanes_for(columns))
-    many_rows = min(WORKGROUP // many_columns, lanes_for(rows))
-    many_columns = min(WORKGROUP // many_rows, lanes_for(columns))
-
-    def direction(axis: int, other: int, lanes: int, *, is_columns: bool) -> Direction:
-        width = min(side, _VECTOR, 16 // widest)
-        while width > 1 and not all(
-            _is_aligned(view, stride, sizes, axis, width)
-            for view, stride in zip(views, strides, strict=True)
-            if _is_along(stride, axis, other, is_columns=is_columns)
-        ):
-            width //= 2
-        return Direction(axis, width, side // width, lanes)
-
-    return Blocks(
-        direction(rows, columns, many_rows, is_columns=False),
-        direction(columns, rows, many_columns, is_columns=True),
-    )
+    return spread(side, min(side, _VECTOR, 16 // widest))
 
 
 def _lies_along(stride: tuple[int, ...]) -> int | None:
@@ -195,27 +217,28 @@ def generate_blocks(
     is_alone = rows.count == columns.count == 1
     for index, operand in enumerate(operands):
         if index < len(leaves):
-            pointer = writer.read(operand.view, width=operand.width, in_place=is_alone)
+            pointer = operand.read(writer, in_place=is_alone)
             lines += [*operand.base(names), *operand.load(names, pointer)]
     elements = [operand.element for operand in operands[: len(leaves)]]
-    statements, results = write_statements(writer, scalar_results(body), elements, "            ")
+    statements: list[str] = []
+    results = elements
+    if not blocks.is_in_words:
+        statements, results = write_statements(writer, scalar_results(body), elements, "            ")
+        results = [store_expression(r, view.dtype) for r, view in zip(results, outputs, strict=True)]
     stores: list[str] = []
     for operand in operands[len(leaves) :]:
-        pointer = writer.write(operand.view, width=operand.width)
+        pointer = operand.write(writer)
         lines += operand.base(names)
         stores += operand.store(names, pointer, sizes)
     lines += [f"    [ForceUnroll] for (int i = 0; i < {rows.side}; ++i)", "    {"]
     lines += [
-        f"        {storage_type(view.dtype)} y{index}[{columns.side}];" for index, view in enumerate(outputs)
+        f"        {operand.stored} {operand.name}[{columns.side}];" for operand in operands[len(leaves) :]
     ]
     lines += [
         f"        [ForceUnroll] for (int j = 0; j < {columns.side}; ++j)",
         "        {",
         *statements,
-        *[
-            f"            y{index}[j] = {store_expression(result, view.dtype)};"
-            for index, (result, view) in enumerate(zip(results, outputs, strict=True))
-        ],
+        *[f"            y{index}[j] = {result};" for index, result in enumerate(results)],
         "        }",
         f"        int row = {_first('r', rows, 'i')};",
     ]
@@ -227,7 +250,8 @@ def generate_blocks(
         writer.math()
     others = math.prod(size for axis, size in enumerate(sizes) if axis not in (rows.axis, columns.axis))
     items = blocks.items * rows.tiles(sizes) * columns.tiles(sizes) * others
-    variant = f"{rows.side} × {columns.side} elements a thread, {len(sizes)}-D"
+    kind = "elements in words" if blocks.is_in_words else "elements"
+    variant = f"{rows.side} × {columns.side} {kind} a thread, {len(sizes)}-D"
     form = None
     if not is_deciding():
         form = scalar_results(body), tuple([view.dtype for view in (*leaves, *outputs)])
@@ -320,6 +344,57 @@ class _Operand:
             self._along = self._rows
         self.width = 1 if self._along is None else self._along.width
         """Elements of a vector."""
+        self._a_word = _WORD // view.itemsize if blocks.is_in_words else 0
+        """Elements of a word; 0: they are no words' bits."""
+
+    @property
+    def stored(self) -> str:
+        """The type of elements as they are written."""
+        return "uint" if self._a_word else storage_type(self.view.dtype)
+
+    def read(self, writer: KernelWriter, *, in_place: bool) -> str:
+        """A pointer to vectors that are read."""
+        return writer.read(self.view, in_place=in_place, **self._pointed(writer))
+
+    def write(self, writer: KernelWriter) -> str:
+        """A pointer to vectors that are written."""
+        return writer.write(self.view, **self._pointed(writer))
+
+    def _pointed(self, writer: KernelWriter) -> dict[str, Any]:
+        if not self._a_word:
+            return {"width": self.width}
+        # What a device takes does not hang on how large a tensor is.
+        writer.need(*NEEDS.get(self.view.dtype, ()))
+        return {"width": self.width // self._a_word, "reinterpreted_as": "uint"}
+
+    @property
+    def _vector(self) -> str:
+        """Slang's name for a vector."""
+        count = self.width // (self._a_word or 1)
+        return f"vector<{self.stored}, {count}>" if count > 1 else self.stored
+
+    def _lanes(self, vector: str) -> list[str]:
+        """The elements of a vector, as they are computed with."""
+        if not self._a_word:
+            return [loaded(f"{vector}[{lane}]", self.view.dtype) for lane in range(self.width)]
+        bits, found = 32 // self._a_word, []
+        for lane in range(self.width):
+            word = f"{vector}[{lane // self._a_word}]" if self.width > self._a_word else vector
+            found.append(f"{word} >> {lane % self._a_word * bits} & {(1 << bits) - 1:#x}u")
+        return found
+
+    def _joined(self, elements: list[str]) -> str:
+        """A vector of elements."""
+        if self._a_word:
+            bits = 32 // self._a_word
+            elements = [
+                " | ".join(
+                    f"{element} << {at * bits}"
+                    for at, element in enumerate(elements[first : first + self._a_word])
+                )
+                for first in range(0, len(elements), self._a_word)
+            ]
+        return f"{self._vector}({', '.join(elements)})"
 
     @property
     def element(self) -> str:
@@ -356,7 +431,8 @@ class _Operand:
         rows = self._rows if self._has_rows else None
         columns = self._columns if self._has_columns else None
         count = (rows.side if rows else 1) * (columns.side if columns else 1)
-        lines = [f"    {compute_type(self.view.dtype)} {self.name}[{count}];"]
+        type_ = self.stored if self._a_word else compute_type(self.view.dtype)
+        lines = [f"    {type_} {self.name}[{count}];"]
         pitch = columns.side if columns else 1
         for row, at_row in self._steps(rows, "r"):
             for column, at_column in self._steps(columns, "c"):
@@ -367,11 +443,9 @@ class _Operand:
                     lines.append(f"    {self.name}[{first}] = {value};")
                     continue
                 vector, bytes_ = f"{self.name}v{first}", self.width * self.view.itemsize
-                type_ = f"vector<{storage_type(self.view.dtype)}, {self.width}>"
-                lines.append(f"    {type_} {vector} = loadAligned<{bytes_}>({pointer} + ({place}));")
+                lines.append(f"    {self._vector} {vector} = loadAligned<{bytes_}>({pointer} + ({place}));")
                 step = pitch if self._along is self._rows else 1
-                for lane in range(self.width):
-                    value = loaded(f"{vector}[{lane}]", self.view.dtype)
+                for lane, value in enumerate(self._lanes(vector)):
                     lines.append(f"    {self.name}[{first + lane * step}] = {value};")
         return lines
 
@@ -396,10 +470,9 @@ class _Operand:
             if self.width == 1:
                 line = f"{pointer}[{place}] = {self.name}[{first}];"
             else:
-                elements = ", ".join(f"{self.name}[{first + lane}]" for lane in range(self.width))
-                type_ = f"vector<{storage_type(self.view.dtype)}, {self.width}>"
+                made = self._joined([f"{self.name}[{first + lane}]" for lane in range(self.width)])
                 bytes_ = self.width * self.view.itemsize
-                line = f"storeAligned<{bytes_}>({pointer} + ({place}), {type_}({elements}));"
+                line = f"storeAligned<{bytes_}>({pointer} + ({place}), {made});"
             if vector:
                 guard = f"{_first('c', columns, vector)} < {names(sizes[columns.axis])}"
                 line = f"if ({guard}) {line}"

@@ -9,6 +9,7 @@ from dataclasses import replace
 from vkml.dataclasses import dataclass
 from vkml.ir import Graph
 from vkml.ir.lowering import CannotLower
+from vkml.ir.scalar import argument
 from vkml.ir.scalar_body import scalar_results
 from vkml.ir.size import Size, is_deciding, is_multiple
 from vkml.ir.wording import counted
@@ -132,7 +133,9 @@ def _generate(
     space = outputs[0].shape
     operands = [*leaves, *outputs]
     sizes, strides = collapse(space, [view.strides for view in operands])
-    blocks = blocks_of(leaves, outputs, sizes, strides)
+    dtype = outputs[0].dtype
+    is_copy = [view.dtype for view in leaves] == [dtype] and scalar_results(body) == (argument(0, dtype),)
+    blocks = blocks_of(leaves, outputs, sizes, strides, is_copy=is_copy)
     if blocks is not None:
         return generate_blocks(
             body, leaves, outputs, forwards, sizes, strides, blocks, label, push_limit, max_groups
