@@ -89,13 +89,11 @@ class Spread:
             f"{counted(self.kept * self.width, 'element')} a thread {held}"
         )
 
-    def declare(self, writer: KernelWriter, count: int, length: int) -> str:
-        """Adds the constants that templates of rows go by; the expression of a thread's number.
+    def declare(self, writer: KernelWriter, count: int, length: int) -> None:
+        """Adds the constants that templates go by, for so many rows of a length.
 
-        Args:
-            writer: of the kernel, whose main function calls the built-in index of a thread `index`.
-            count: of the rows.
-            length: of each.
+        Lanes of a subgroup are taken to be threads in order, as in workgroups of one dimension they are
+        everywhere: the number of a subgroup would keep kernels from being phases (`kernels.phases`).
         """
         numbers = {
             "LANES": self.lanes, "COLUMNS": self.columns, "ROW_THREADS": self.row_threads,
@@ -107,10 +105,8 @@ class Spread:
         writer.text("\n".join(lines))
         for name, number in (("LENGTH", length), ("COUNT_ROWS", count), ("CHUNKS", self.chunks)):
             writer.constant(number, name)
-        if self.lanes == 1:
-            return "int(index)"
-        writer.need("subgroup_shuffle")
-        return "int(WaveGetWaveIndex() * LANES + WaveGetLaneIndex())"
+        if self.lanes > 1:
+            writer.need("subgroup_shuffle")
 
 
 def spread_of(

@@ -212,7 +212,7 @@ class _Frame:
         self.count, self.length = math.prod(x.shape[:lead]), math.prod(x.shape[lead:])
         self.spread = spread = spread_of(build.target, x, lead)
         self.writer = writer = build.writer()
-        self._thread = spread.declare(writer, self.count, self.length)
+        spread.declare(writer, self.count, self.length)
         vector_function(writer, "load", x, lead, spread.width)
 
     def emit_store(self, outputs: Sequence[View], epilogue: Epilogue | None, space: tuple[int, ...]) -> None:
@@ -253,7 +253,7 @@ class _Frame:
                     '[shader("compute")] [numthreads(THREADS, 1, 1)]',
                     "void main(uint3 group : SV_GroupID, uint index : SV_GroupIndex)",
                     "{",
-                    f"    int thread = {self._thread};",
+                    "    int thread = int(index);",
                     "    Row row;",
                     "    row.thread = thread;",
                     "    row.lane = thread / COLUMNS % ROW_THREADS;",

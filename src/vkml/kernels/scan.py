@@ -48,10 +48,8 @@ def scan(
     scanned = 1 if spread.columns > 1 else min(spread.lanes, spread.row_threads)
     writer = build.writer()
     type_ = compute_type(accumulator)
-    thread = spread.declare(writer, count, length)
-    writer.text(
-        f"typealias Accumulator = {type_};\n#define THREAD {thread}\nstatic const int SCANNED = {scanned};"
-    )
+    spread.declare(writer, count, length)
+    writer.text(f"typealias Accumulator = {type_};\nstatic const int SCANNED = {scanned};")
     for name, flag in (("IS_EXCLUSIVE", is_exclusive), ("IS_REVERSE", is_reverse)):
         writer.text(f"static const bool {name} = {'true' if flag else 'false'};")
     vector_function(writer, "load", source, lead, spread.width)
