@@ -37,15 +37,19 @@ class RowFunction:
 
     label: str
     before: tuple[str | Each, ...]
-    """Statements and passes that gather what the last pass needs; may use row.sum and row.greatest."""
+    """Statements and passes that gather what the last pass needs; may use row.join."""
     result: str
     """What is stored, of the vector x and the names that `before` declared."""
+    made: str = ""
+    """Statements that change x first."""
 
+
+_LANES = "[ForceUnroll] for (int j = 0; j < WIDTH; ++j) {}"
 
 _TOP = (
     "Values tops = Values(asfloat(0xff800000u));",
-    Each("tops = maximum_of(tops, x);"),
-    "float top = row.greatest(tops);",
+    Each(_LANES.format("tops[j] = maximum(tops[j], x[j]);")),
+    "float top = row.join(tops, false);",
     "Values totals = Values(0);",
 )
 
@@ -55,7 +59,7 @@ SOFTMAX = RowFunction(
         *_TOP,
         # Powers stay in registers; those of a row that does not are computed again.
         Each("Values power = exp(x - top); totals += power; if (IS_KEPT) row.kept[i] = power;"),
-        "float total = row.sum(totals);",
+        "float total = row.join(totals, true);",
         # Stated, because exp of NaN is not NaN on every driver.
         "float scale = absolute(top) < INFINITE ? 1.0 / total : NOT_A_NUMBER;",
     ),
@@ -67,7 +71,7 @@ LOG_SOFTMAX = RowFunction(
     (
         *_TOP,
         Each("totals += exp(x - top);"),
-        "float total = row.sum(totals);",
+        "float total = row.join(totals, true);",
         "float shift = absolute(top) < INFINITE ? logarithm(total) : NOT_A_NUMBER;",
     ),
     "x - top - shift",
@@ -79,26 +83,27 @@ def _centre(scale: str) -> tuple[str | Each, ...]:
     return (
         "Values sums = Values(0);",
         Each("sums += x;"),
-        "float mean = row.sum(sums) / float(LENGTH);",
+        "float mean = row.join(sums, true) / float(LENGTH);",
         "Values squares = Values(0);",
         Each("Values distance = x - mean; squares = fma(distance, distance, squares);"),
-        "float variance = row.sum(squares) / float(LENGTH);",
+        "float variance = row.join(squares, true) / float(LENGTH);",
         f"float scale = {scale};",
     )
 
 
+_CENTRED = _LANES.format("x[j] = centred(x[j], mean, scale);")
 _ROOT = "rsqrt_exact(variance + epsilon())"
 
-STANDARDISE = RowFunction("standardise", _centre("1.0 / (sqrt(variance) + 1e-9)"), "centred(x, mean, scale)")
+STANDARDISE = RowFunction("standardise", _centre("1.0 / (sqrt(variance) + 1e-9)"), "x", _CENTRED)
 """MeanVarianceNormalization's form: a constant is added to the deviation."""
 
-LAYER_NORM = RowFunction("layer_norm", _centre(_ROOT), "centred(x, mean, scale)")
+LAYER_NORM = RowFunction("layer_norm", _centre(_ROOT), "x", _CENTRED)
 RMS_NORM = RowFunction(
     "rms_norm",
     (
         "Values squares = Values(0);",
         Each("squares = fma(x, x, squares);"),
-        "float variance = row.sum(squares) / float(LENGTH);",
+        "float variance = row.join(squares, true) / float(LENGTH);",
         f"float scale = {_ROOT};",
     ),
     "x * scale",
@@ -136,7 +141,7 @@ def row_function(
             parts.append(f"{sign} load_{name}(row.index, column)")
     epilogue, outputs = build.take_epilogue(result)
     frame.emit_store(outputs, epilogue, (frame.count, frame.length))
-    frame.finish(how, epsilon, f"store(row.index, column, {' '.join(parts)});")
+    frame.finish(how, epsilon, f"{how.made} store(row.index, column, {' '.join(parts)});")
     return outputs
 
 
@@ -155,7 +160,7 @@ def row_function_along(
     frame.emit_store([output.transpose(order) for output in outputs], epilogue, (outer, inner, frame.length))
     size = frame.writer.constant(inner, "INNER")
     place = f"row.index / {size}, row.index % {size}"
-    frame.finish(how, 0.0, f"store({place}, column, {how.result});")
+    frame.finish(how, 0.0, f"{how.made} store({place}, column, {how.result});")
     return outputs
 
 
