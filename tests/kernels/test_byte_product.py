@@ -24,7 +24,7 @@ from vkml.kernels.slang import compile_kernel
 from vkml.kernels.slang import opcodes as op
 from vkml.kernels.spec import Dispatch
 from vkml.kernels.views import Buffer, BufferKind, contiguous
-from vkml.lowering import vulkan_builder
+from vkml.lowering import passes_over_operands
 from vkml.lowering.kept import forget_lowerings
 from vkml.lowering.target import Target
 from vkml.lowering.vulkan_builder import VulkanBuilder
@@ -80,9 +80,9 @@ def test_lines_are_padded_to_whole_words(
 ) -> None:
     """By copies of operands whose bytes would be gathered one by one; so long products that are large."""
     copied: list[Any] = []
-    emit = vulkan_builder.emit_padded_lines
+    emit = passes_over_operands.emit_padded_lines
     monkeypatch.setattr(
-        vulkan_builder, "emit_padded_lines", lambda *given: (copied.append(given), emit(*given))[1]
+        passes_over_operands, "emit_padded_lines", lambda *given: (copied.append(given), emit(*given))[1]
     )
     monkeypatch.setattr(byte_product, "GATHERED", 1e-9)
     forget_lowerings()

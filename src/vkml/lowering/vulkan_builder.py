@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
 
 import numpy as np
 
@@ -48,15 +47,14 @@ from vkml.kernels import (
 )
 from vkml.kernels import pointwise as pointwise_kernels
 from vkml.kernels.candidates import Candidate, described
-from vkml.kernels.packed_weights import Fragment, PackedWeights, emit_packing
-from vkml.kernels.padded_lines import emit_padded_lines
+from vkml.kernels.packed_weights import Fragment, PackedWeights
 from vkml.kernels.spec import Dispatch, KernelSpec
-from vkml.kernels.split_rows import SplitRows, emit_split_rows
 from vkml.kernels.views import Buffer, BufferKind, View
 from vkml.kernels.writer import KernelWriter, storage_type
 from vkml.lowering.bodies import begins_late, parts_of_reduction
-from vkml.lowering.builder import Builder, Mark, prepared_forms
+from vkml.lowering.builder import prepared_forms
 from vkml.lowering.entered_again import entered_again
+from vkml.lowering.passes_over_operands import PassBuilder
 from vkml.lowering.recurrence import RecurrentLayer
 from vkml.lowering.selection import select
 from vkml.lowering.stand_ins import StandIns
@@ -73,9 +71,6 @@ def _forced() -> Hashable:
     others = split_product.forced, row_prologue.everywhere
     return *others, *(template.forced for template in templates)
 
-
-Made = TypeVar("Made")
-"""What a pass over an operand makes: views."""
 
 _STATE = "_result_names", "_types", "_epilogue", "_epilogue_types", "_epilogue_names", "stand_ins"
 """What a template that emits launches may change besides."""
@@ -99,11 +94,7 @@ def _attention(q: View, k: View, v: View, how: Scoring[View]) -> attention.Atten
     )
 
 
-def _alone(view: View) -> tuple[View, ...]:
-    return (view,)
-
-
-class VulkanBuilder(Builder[Dispatch]):
+class VulkanBuilder(PassBuilder):
     """Collects dispatches of a device's kernels.
 
     Args:
@@ -118,10 +109,6 @@ class VulkanBuilder(Builder[Dispatch]):
         self.target = target
         self.keeps_lowerings = trials is None
         self.trials = trials
-        self.shared_passes: set[int] = set()
-        """Launches, by number, that are passes over an operand for all products that read it."""
-        self._passes: dict[Hashable, Any] = {}
-        """What they have made, by operand."""
         self._wants_prologue = False
         """Whether a normalisation is a product's to compute, and no launch."""
         self.stand_ins = StandIns()
@@ -141,68 +128,6 @@ class VulkanBuilder(Builder[Dispatch]):
         if packed is None:
             packed = forms[key] = PackedWeights(constant, weights, fragment, self.target.push_bytes)
         return self._derived(weights, packed, lambda build, seen: build.packed_weights(seen, fragment))
-
-    def packed_values(self, values: View, fragment: Fragment) -> View:
-        """Values (k, n) of a run as matrix units want them, packed once for all products that read them."""
-        return self._once(
-            values, ("packed", fragment), lambda build, seen: emit_packing(build, seen, fragment), _alone
-        )
-
-    def row_exponents(self, rows: View, fragment: Fragment) -> View:
-        """The scales of rows (1, m, k) for matrix units, found once for all products that read these rows."""
-        return self._once(
-            rows,
-            ("exponents", fragment),
-            lambda build, seen: matrix_units.emit_row_exponents(build, seen, fragment),
-            _alone,
-        )
-
-    def split_rows(self, rows: View, count: int) -> SplitRows:
-        """Rows (batch, rows, k) in pieces of fp16, split once for all products that read these rows."""
-        return self._once(
-            rows,
-            ("split", count),
-            lambda build, seen: emit_split_rows(build, seen, count),
-            lambda found: (found.found, found.pieces),
-        )
-
-    def padded_lines(self, view: View) -> View:
-        """(batch, rows, k) with lines that begin at multiples of 16 bytes, copied once for all products."""
-        return self._once(view, "padded", emit_padded_lines, _alone)
-
-    def _once(
-        self,
-        view: View,
-        how: Hashable,
-        make: Callable[[VulkanBuilder, View], Made],
-        parts: Callable[[Made], tuple[View, ...]],
-    ) -> Made:
-        """What a pass makes of an operand, once for all launches that read that.
-
-        Args:
-            view: the operand.
-            how: tells the pass from others.
-            make: emits it.
-            parts: the views that it makes.
-        """
-        key = how, view.buffer, view.shape, view.strides, view.offset
-        trace, self._trace = self._trace, None
-        try:
-            found: Made | None = self._passes.get(key)
-            if found is None:
-                start = len(self.launches)
-                found = self._passes[key] = make(self, view)
-                self.shared_passes.update(range(start, len(self.launches)))
-        finally:
-            self._trace = trace
-
-        def again(number: int) -> Callable[[VulkanBuilder, View], View]:
-            return lambda build, seen: parts(build._once(seen, how, make, parts))[number]
-
-        if trace is not None and parts(found)[0].buffer not in trace.slots:
-            for number, part in enumerate(parts(found)):
-                self._note(view, part, again(number))
-        return found
 
     # -- candidates -----------------------------------------------------------------------------------------
 
@@ -279,10 +204,6 @@ class VulkanBuilder(Builder[Dispatch]):
         self.launches.append(
             Dispatch(kernel, groups, arguments, reads, writes, self._labels, self._operators)
         )
-
-    def rewind(self, mark: Mark) -> None:
-        super().rewind(mark)
-        self._passes.clear()  # what is in it may be gone
 
     def writer(self) -> KernelWriter:
         """For a kernel with as many arguments as the device takes."""

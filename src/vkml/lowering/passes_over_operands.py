@@ -1,0 +1,101 @@
+"""Passes over operands of products, each emitted once for all launches that read what it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
+
+from vkml.kernels.matrix_units import emit_row_exponents
+from vkml.kernels.packed_weights import Fragment, emit_packing
+from vkml.kernels.padded_lines import emit_padded_lines
+from vkml.kernels.spec import Dispatch
+from vkml.kernels.split_rows import SplitRows, emit_split_rows
+from vkml.kernels.views import View
+from vkml.lowering.builder import Builder, Mark
+
+Made = TypeVar("Made")
+"""What a pass makes: views."""
+
+
+class PassBuilder(Builder[Dispatch]):
+    """A builder of launches, some of which are passes over operands."""
+
+    def __init__(self, setting: Hashable) -> None:
+        super().__init__(setting)
+        self.shared_passes: set[int] = set()
+        """Launches, by number, that are passes over an operand for all products that read it."""
+        self._passes: dict[Hashable, Any] = {}
+        """What they have made, by operand."""
+
+    def rewind(self, mark: Mark) -> None:
+        super().rewind(mark)
+        self._passes.clear()  # what is in it may be gone
+
+    def packed_values(self, values: View, fragment: Fragment) -> View:
+        """Values (k, n) of a run as matrix units want them, packed once for all products that read them."""
+        return self._once(
+            values,
+            ("packed", fragment),
+            lambda build, seen: emit_packing(build, seen, fragment),
+            _alone,
+        )
+
+    def row_exponents(self, rows: View, fragment: Fragment) -> View:
+        """The scales of rows (1, m, k) for matrix units, found once for all products that read these rows."""
+        return self._once(
+            rows,
+            ("exponents", fragment),
+            lambda build, seen: emit_row_exponents(build, seen, fragment),
+            _alone,
+        )
+
+    def split_rows(self, rows: View, count: int) -> SplitRows:
+        """Rows (batch, rows, k) in pieces of fp16, split once for all products that read these rows."""
+        return self._once(
+            rows,
+            ("split", count),
+            lambda build, seen: emit_split_rows(build, seen, count),
+            lambda found: (found.found, found.pieces),
+        )
+
+    def padded_lines(self, view: View) -> View:
+        """(batch, rows, k) with lines that begin at multiples of 16 bytes, copied once for all products."""
+        return self._once(view, "padded", emit_padded_lines, _alone)
+
+    def _once(
+        self,
+        view: View,
+        how: Hashable,
+        make: Callable[[Any, View], Made],
+        parts: Callable[[Made], tuple[View, ...]],
+    ) -> Made:
+        """What a pass makes of an operand, once for all launches that read that.
+
+        Args:
+            view: the operand.
+            how: tells the pass from others.
+            make: emits it.
+            parts: the views that it makes.
+        """
+        key = how, view.buffer, view.dtype, view.shape, view.strides, view.offset
+        trace, self._trace = self._trace, None
+        try:
+            found: Made | None = self._passes.get(key)
+            if found is None:
+                start = len(self.launches)
+                found = self._passes[key] = make(self, view)
+                self.shared_passes.update(range(start, len(self.launches)))
+        finally:
+            self._trace = trace
+
+        def again(number: int) -> Callable[[Any, View], View]:
+            return lambda build, seen: parts(build._once(seen, how, make, parts))[number]
+
+        if trace is not None and parts(found)[0].buffer not in trace.slots:
+            for number, part in enumerate(parts(found)):
+                self._note(view, part, again(number))
+        return found
+
+
+def _alone(view: View) -> tuple[View, ...]:
+    return (view,)
