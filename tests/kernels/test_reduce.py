@@ -149,29 +149,48 @@ def test_running_totals(device_name: str) -> None:
     cases.check(device_name, is_strided=True)
 
 
-@pytest.mark.parametrize("op", ["ReduceSum", "ReduceMean", "ReduceL2"])
-def test_columns_of_a_large_gpu(lavapipe: str, monkeypatch: pytest.MonkeyPatch, op: str) -> None:
-    """Up to 1024 rows of few columns are one launch: ranges of them would take another."""
+def columns_of_a_gpu(
+    device: str, monkeypatch: pytest.MonkeyPatch, processors: int, op: str, *shapes: tuple[int, int]
+) -> dict[int, int]:
+    """Reduces columns; launches by the columns' lengths."""
     real = vkml.engine.devices.target_of
     monkeypatch.setattr(
         vkml.engine.devices,
         "target_of",
-        lambda info, precision="highest": replace(real(info, precision), processors=132),
+        lambda info, precision="highest": replace(real(info, precision), processors=processors),
     )
     forget_lowerings()
     launches = {}
-    for length, columns in ((511, 40), (512, 256), (1000, 33), (1024, 128), (1100, 64), (4000, 64)):
+    for length, columns in shapes:
         x = np.random.default_rng(length).standard_normal((length, columns)).astype(np.float32)
         sketch = Sketch("columns")
         given, axes = sketch.input("x", x.shape), sketch.constant(np.array([0], np.int64))
         model = save_graph(sketch.finish(sketch.node(op, given, axes, keepdims=0)))
-        with vkml.InferenceSession(model, devices=lavapipe) as session:
+        with vkml.InferenceSession(model, devices=device) as session:
             [found] = session.run(None, {"x": x})
             launches[length] = len(session.report().steps)
         wide = x.astype(np.float64)
-        wanted = {"ReduceSum": wide.sum(0), "ReduceMean": wide.mean(0)}.get(op, np.sqrt((wide**2).sum(0)))
-        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=2e-5)
+        wanted = {"ReduceSum": wide.sum(0), "ReduceMean": wide.mean(0), "ReduceMax": wide.max(0)}
+        np.testing.assert_allclose(found, wanted.get(op, np.sqrt((wide**2).sum(0))), rtol=1e-5, atol=2e-5)
+    return launches
+
+
+@pytest.mark.parametrize("op", ["ReduceSum", "ReduceMean", "ReduceL2"])
+def test_columns_of_a_large_gpu(lavapipe: str, monkeypatch: pytest.MonkeyPatch, op: str) -> None:
+    """Up to 1024 rows of few columns are one launch: ranges of them would take another."""
+    shapes = ((511, 40), (512, 256), (1000, 33), (1024, 128), (1100, 64), (4000, 64))
+    launches = columns_of_a_gpu(lavapipe, monkeypatch, 132, op, *shapes)
     assert launches == {511: 1, 512: 1, 1000: 1, 1024: 1, 1100: 2, 4000: 2}
+
+
+@pytest.mark.parametrize("op", ["ReduceSum", "ReduceMax", "ReduceL2"])
+def test_columns_that_fall_to_processors_evenly(
+    lavapipe: str, monkeypatch: pytest.MonkeyPatch, op: str
+) -> None:
+    """Long columns are one launch, too, where each processor has workgroups; else they are in ranges."""
+    shapes = ((3000, 128), (3001, 250), (2500, 160), (8191, 125), (40000, 40))
+    launches = columns_of_a_gpu(lavapipe, monkeypatch, 4, op, *shapes)
+    assert launches == {3000: 1, 3001: 1, 2500: 2, 8191: 1, 40000: 2}
 
 
 @pytest.mark.parametrize("is_strided", [False, True], ids=["dense", "strided"])

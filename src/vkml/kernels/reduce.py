@@ -39,6 +39,8 @@ MOST_THREADS = 1024
 """Of a workgroup where that spares a second launch, 256 elsewhere;"""
 MOST_ELEMENTS = 32
 """Of a thread, up to which it does: eight turns of four accesses take as long as four and a level."""
+LEAST_BUSY = 0.9
+"""Of the processors, that have such workgroups to do, from which on no second launch is needed either."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +190,7 @@ class _Folded:
 def _splits(build: VulkanBuilder, walk: _Walk) -> int:
     if isinstance(walk.outputs, Size) or isinstance(walk.length, Size):
         return 1
-    wanted = build.target.processors * 4
+    wanted = build.target.processors * MOST_THREADS // max(256, walk.rows * walk.row_threads)
     groups = -(-walk.outputs // walk.rows)
     least = LEAST_ELEMENTS * walk.row_threads
     if build.target.processors == 1 or groups >= wanted or walk.length < 4 * least:
@@ -233,13 +235,19 @@ class _Walk:
             if _splits(build, self) > 1:
                 threads = min(build.target.max_invocations, MOST_THREADS) // self.rows
                 shared = threads * self.rows * accumulator_bytes
-                if length <= threads * MOST_ELEMENTS and shared <= build.target.shared_bytes:
+                is_enough = length <= threads * MOST_ELEMENTS or self._is_even(build.target.processors)
+                if is_enough and shared <= build.target.shared_bytes:
                     self.row_threads = threads
         else:
             self.row_threads = _threads_a_row(-(-length // self.width), most)
             self.rows = max(1, most // self.row_threads)
             if outputs < build.target.processors * self.rows:
                 self.rows = max(1, 64 // self.row_threads)
+
+    def _is_even(self, processors: int) -> bool:
+        """Whether about as many workgroups fall to each processor, so that no rows have to be cut."""
+        groups = -(-self.outputs // self.rows)
+        return bool(groups >= LEAST_BUSY * processors * -(-groups // processors))
 
     def _width(self, widest: int) -> int:
         """Neighbours in a row that a thread reads at once: as many as 16-byte accesses allow."""
@@ -351,7 +359,13 @@ def _emit_loads(writer: KernelWriter, walk: _Walk, elements: Elements, folded: _
 
 def _unrolled(walk: _Walk, range_: int) -> int:
     """Accesses of a thread that are under way at a time, of so many columns."""
-    return UNROLLED if typical(range_) >= UNROLLED * walk.row_threads * walk.width else 1
+    each = typical(range_) // (walk.row_threads * walk.width)
+    if walk.is_column and len(walk.views) == 1:
+        # Of one element each. What is left at the end comes one by one: fewer than the turns that are spared.
+        for unrolled in (4 * UNROLLED, 2 * UNROLLED):
+            if each >= unrolled * unrolled:
+                return unrolled
+    return UNROLLED if each >= UNROLLED else 1
 
 
 _LOAD_MANY = "Accumulator load_many(int row, int column) { return load(row, column); }"
