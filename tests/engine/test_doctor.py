@@ -14,7 +14,7 @@ import pytest
 import vkml
 from tests.kernels.gpu_targets import GPU
 from vkml.engine import devices, doctor, recorded
-from vkml.kernels import bfloat16_units, byte_units, byte_weights
+from vkml.kernels import bfloat16_units, byte_units
 from vkml.kernels.packed_weights import Fragment
 from vkml.kernels.spec import KernelSpec
 from vkml.lowering.target import Target
@@ -81,8 +81,6 @@ def kernels_of(
 
     monkeypatch.setattr(devices, "target_of", target_of)
     monkeypatch.setattr(recorded, "compile_kernels", compile_kernels)
-    monkeypatch.setattr(byte_units, "offered", True)
-    monkeypatch.setattr(byte_weights, "offered", True)
 
     def ask(target: str, case: doctor.Case) -> list[KernelSpec]:
         nonlocal kind
@@ -115,8 +113,7 @@ def test_every_kernel_of_a_gpu_has_a_known_answer(
         "matmul: matrix units, 2 pieces of scaled fp16",
         "matmul: matrix units, 2 pieces of bfloat16",
         "matmul: matrix units, halves",
-        "byte_matmul: matrix units, int8, weights in fragments",
-        "byte_matmul: matrix units, int8, 128x128x64 tile",
+        "byte_matmul: matrix units, int8",
         "byte_matmul: 128x64x16 tile",
         "conv: matrix units",
         "conv: 32x32x32 tile",

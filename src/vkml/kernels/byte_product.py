@@ -13,7 +13,7 @@ from vkml.ir import dtypes
 from vkml.ir.lowering import CannotLower
 from vkml.ir.size import is_multiple, typical
 from vkml.ir.windows import Windows
-from vkml.kernels import byte_units, byte_weights
+from vkml.kernels import byte_units
 from vkml.kernels.conv import convolution, image_operand
 from vkml.kernels.gemm import (
     CYCLES,
@@ -23,7 +23,6 @@ from vkml.kernels.gemm import (
     Operand,
     Product,
     choose,
-    estimate_ordinary,
     launch,
     matrix_operand,
     matrix_product,
@@ -53,13 +52,6 @@ def byte_matmul(build: VulkanBuilder, a: View, b: View) -> list[View]:
         signs=_signs(a, b),
     )
     chosen = _choose(build, product, b)
-    if build.is_whole_constant(b):
-        weights = byte_weights.choose(build.target, product, a, b)
-        if weights is not None and (
-            byte_weights.forced is not None or weights.time < estimate_ordinary(build.target, product)
-        ):
-            _give_back(build, product, b, _column_sums)
-            return byte_weights.launch(build, product, a, b, weights)
     a = _in_words(build, product, a)
     left = _matrix(a, "a", a.strides[2], a.strides[1])
     if build.is_whole_constant(b):
@@ -121,7 +113,7 @@ def _choose(
 ) -> tuple[AnyTile, int]:
     """The tile and ranges of K: of matrix units where these are expected to be faster.
 
-    Units take int8. Where an operand is uint8, the other one has to be known (see `_give_back`). Pixels are
+    Units take int8. Where an operand is uint8, the other one has to be known (see `_launch`). Pixels are
     gathered word by word, for which units wait longer than ordinary arithmetic does: of quantised networks of
     convolutions each took 1.3 to 1.5 times as long (H200).
     """
@@ -143,6 +135,9 @@ def _launch(
 ) -> list[View]:
     """Emits the product.
 
+    From uint8, 128 is taken for units, and so from the results 128 times the sums of the weights: the
+    epilogue gives these back.
+
     Args:
         build: where the launches go.
         product: what is computed.
@@ -152,24 +147,11 @@ def _launch(
         weight: the one that may be constant.
         sums: of such weights along k, as they broadcast with the product's space.
     """
-    if isinstance(chosen[0], byte_units.Tile):
-        _give_back(build, product, weight, sums)
-    return launch(build, product, a, b, chosen)
-
-
-def _give_back(build: VulkanBuilder, product: Product, weight: View, sums: Callable[[Array], Array]) -> None:
-    """Adds to results on units what these lack, 128 of each byte without a sign.
-
-    Args:
-        build: where launches go.
-        product: what is computed.
-        weight: that may be constant, and is so where the other operand has no signs.
-        sums: of such weights along k, as they broadcast with the product's space.
-    """
     assert product.signs is not None
-    if not all(product.signs):
+    if isinstance(chosen[0], byte_units.Tile) and not all(product.signs):
         missing = build.prepared(weight, f"missing {sums.__name__}", sums, dtypes.INT32)
         build.before_epilogue(product.result, addend=missing.expand(product.space))
+    return launch(build, product, a, b, chosen)
 
 
 def _column_sums(array: Array) -> Array:

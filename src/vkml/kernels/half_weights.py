@@ -106,22 +106,13 @@ def _all(target: Target, fragment: Fragment, product: Product, a: View) -> list[
     ]
 
 
-def fits(tile: Tile, fragment: Fragment, target: Target, a: View, word: int = WORD) -> bool:
-    """Whether loops over words come out even, too, and lines have room in shared memory.
-
-    Args:
-        tile: of results.
-        fragment: that the kernel multiplies.
-        target: the device.
-        a: the left operand.
-        word: elements of a word of shared memory, of which fragments are made; loads are of `WORD`.
-    """
+def fits(tile: Tile, fragment: Fragment, target: Target, a: View) -> bool:
+    """Whether loops over words of eight elements come out even, too, and lines have room in shared memory."""
     slice_threads = tile.subgroups * fragment.lanes
     along, across = (tile.step_k, tile.m) if a.strides[2] == 1 else (tile.m, tile.step_k)
     return (
         tile.fits(fragment, target)
-        and all(size % word == 0 for size in (fragment.m, fragment.k))
-        and along % WORD == 0
+        and all(size % WORD == 0 for size in (fragment.m, fragment.k, along))
         and tile.m * tile.step_k % (WORD * slice_threads) == 0
         and slice_threads % (along // WORD) == 0
         and tile.slices * 2 * across * 2 * (along + WORD) <= target.shared_bytes
@@ -140,8 +131,7 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
     pointers = {"B_POINTER": writer.read(packed, width=4)}
     matrix_units.define(writer, fragment, choice, (product.m, product.n, product.k), pointers)
     is_whole = is_multiple(lines.rows, tile.m) and is_multiple(lines.k, tile.step_k)
-    writer.text(f"#define WORD {WORD}\n{lines.define(writer, rows, 'A')}")
-    writer.text(f"static const bool IS_WHOLE = {boolean(is_whole)};")
+    writer.text(f"{lines.define(writer, rows, 'A')}\nstatic const bool IS_WHOLE = {boolean(is_whole)};")
     files = ("half_lines", "matrix_units_halves", "matrix_units_results", "matrix_units", "shared_results")
     how = f"{choice.time:.0f} µs expected, else {estimate_ordinary(build.target, product):.0f}"
     matrix_units.emit_product(build, writer, fragment, product, choice, files, how, outputs, epilogue)

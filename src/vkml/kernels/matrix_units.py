@@ -341,7 +341,7 @@ def define(
 
     Args:
         writer: of the kernel.
-        fragment: of the device; k of one of bytes counts pairs of them.
+        fragment: of the device.
         choice: tile and ranges of K.
         sizes: m, n and k.
         pointers: by name.
@@ -364,9 +364,7 @@ def define(
         "BAND": BAND,
     }
     lines = [f"static const int {name} = {value};" for name, value in numbers.items()]
-    lines.append(f"#define OF_BYTES {int(fragment.element == 'int8')}")
-    element, sums = fragment.slang_types
-    lines += [f"typealias Element = {element};", f"typealias Sum = {sums};"]
+    lines.append(f"typealias Element = {fragment.slang_element};")
     lines += [f"#define {name} {pointer}" for name, pointer in pointers.items()]
     lines.append(f"#define N_BLOCKS ((N + {COLUMN_PADDING - 1}) / {COLUMN_PADDING} * {COLUMN_PADDING // 8})")
     writer.text("\n".join(lines))

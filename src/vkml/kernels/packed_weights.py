@@ -60,18 +60,12 @@ class Fragment:
     k: int
     lanes: int
     element: str = "float16"
-    """The type of both operands; sums are float32, of int8 int32."""
-
-    @property
-    def slang_types(self) -> tuple[str, str]:
-        """What Slang calls the elements and the sums."""
-        elements = {"float16": "half", "bfloat16": "BFloat16", "int8": "int8_t"}
-        return elements[self.element], "int" if self.element == "int8" else "float"
+    """The type of both operands; sums are float32."""
 
     @property
     def slang_element(self) -> str:
-        """What Slang calls the elements."""
-        return self.slang_types[0]
+        """What Slang calls it."""
+        return {"float16": "half", "bfloat16": "BFloat16"}[self.element]
 
 
 class PackedWeights(Constant):
@@ -275,7 +269,6 @@ MATRIX_UNIT_NEEDS = ("has_cooperative_matrix", "float16", "storage_16bit", "vulk
 UNIT_NEEDS = {
     "float16": MATRIX_UNIT_NEEDS,
     "bfloat16": (*MATRIX_UNIT_NEEDS, "bfloat16_cooperative_matrix"),
-    "int8": (*MATRIX_UNIT_NEEDS, "int8"),
 }
 """What a device must have to multiply fragments of a type."""
 

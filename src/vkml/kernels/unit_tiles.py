@@ -19,7 +19,7 @@ START = 1500
 SHARED = 49152
 """Bytes of shared memory that the workgroups of a multiprocessor have together (H200)."""
 REGISTERS = 65536
-"""Of a multiprocessor; a lane is taken to need 255 of them."""
+"""Of a multiprocessor."""
 RANGES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 """Numbers of ranges of K that are considered."""
 
@@ -79,9 +79,9 @@ class Choice(Generic[Chosen]):
     cycles: float
 
 
-def resident_groups(threads: int, shared_bytes: int) -> int:
-    """Workgroups that a multiprocessor holds at a time."""
-    return max(1, min(REGISTERS // (255 * threads), SHARED // shared_bytes))
+def resident_groups(threads: int, shared_bytes: int, registers: int = 255) -> int:
+    """Workgroups of lanes of so many registers that a multiprocessor holds at a time."""
+    return max(1, min(REGISTERS // (registers * threads), SHARED // shared_bytes))
 
 
 def in_waves(target: Target, groups: int, resident: int, work: float, alone: float) -> float:

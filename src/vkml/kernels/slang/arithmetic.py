@@ -308,10 +308,7 @@ def _of_fragments(body: Body, operation: str, left: Value, right: Value) -> Valu
         return body.emit(op.MATRIX_TIMES_SCALAR, left.type, body.number(left), number)
     if operation not in "+-*/" or left.type is not right.type:
         raise Unsupported(f"{operation} of matrices of different kinds")
-    assert isinstance(left.type, Fragment)
-    kind = left.type.element.kind
-    opcode = _OPCODES[operation][kind if kind in "iu" else "f"]
-    return body.emit(opcode, left.type, body.number(left), body.number(right))
+    return body.emit(_OPCODES[operation]["f"], left.type, body.number(left), body.number(right))
 
 
 def unary(body: Body, operation: str, value: Value) -> Value:
