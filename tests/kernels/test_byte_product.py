@@ -267,6 +267,30 @@ def test_matrix_units(units: str, a_type: type, splits: int, k: int) -> None:
     assert len(variants) == len(cases.cases) and all("matrix units" in variant for variant in variants)
 
 
+@pytest.mark.parametrize(("a_type", "n"), [(np.uint8, 36), (np.int8, 36), (np.uint8, 37)])
+def test_units_quantise_their_results(units: str, a_type: type, n: int) -> None:
+    """Zero points, scales of columns and rounding are the product's epilogue, which stores fours if it can."""
+    fragment = target_of(vulkan.find_device(units, True)).byte_fragment
+    assert fragment is not None
+    byte_units.forced = (Tile(fragment.m, 2 * fragment.n, 16, fragment.m, fragment.n), 1)
+    a, b = bytes_of(a_type, 2, 11, 80), bytes_of(np.int8, 80, n)
+    # onnxruntime's zero point of int8 is 0 where numbers are symmetric.
+    of_a = a_type(131 if a_type == np.uint8 else 0)
+    factors = np.linspace(0.01, 0.1, n, dtype=np.float32)
+    sketch = Sketch("quantised")
+    operands = np.float32(0.02), of_a, b, factors, np.zeros(n, np.int8), np.float32(0.9), a_type(3)
+    scale, zero, weight, scales, none, to, shift = map(sketch.constant, operands)
+    value = sketch.input("a", a.shape, dtypes.from_numpy(a.dtype))
+    made = sketch.node("QLinearMatMul", value, scale, zero, weight, scales, none, to, shift)
+    data = save_graph(sketch.finish(made))
+    with vkml.InferenceSession(data, devices=units) as session:
+        [found] = session.run(None, {"a": a})
+        [step] = session.report().steps
+    assert "matrix units, int8" in step.variant
+    [expected] = vkml.InferenceSession(data, devices="cpu").run(None, {"a": a})
+    np.testing.assert_array_equal(found, expected)
+
+
 FRAGMENT = Fragment(16, 8, 32, 32, "int8")
 GPU = Target(frozenset((*byte_units.NEEDS, *NEEDS)), 256, 49152, 1024, 32, 65535, 132, byte_fragment=FRAGMENT)
 
