@@ -86,6 +86,15 @@ def _weighted(
     return build
 
 
+def _same_rows(generator: np.random.Generator) -> tuple[Graph, Feed]:
+    """Two products of the same rows by constant weights."""
+    sketch = Sketch("same rows")
+    feed = {"x": _values(generator, (70, 512), np.float32)}
+    x = sketch.input("x", (70, 512))
+    weights = [(generator.standard_normal((512, 136)) / 23).astype(np.float32) for _ in range(2)]
+    return sketch.finish(*[sketch.node("MatMul", x, sketch.constant(weight)) for weight in weights]), feed
+
+
 def _dequantized(rows: int) -> Callable[[np.random.Generator], tuple[Graph, Feed]]:
     """A product with weights that stay bytes, each column's with a scale."""
 
@@ -332,6 +341,7 @@ def _all() -> Iterator[Case]:
     yield case(
         "matmul", "constant weights, precision high", _weighted("MatMul", (70, 512), (512, 136)), *high
     )
+    yield case("matmul", "two of the same rows, precision high", _same_rows, *high)
     yield case("matmul", "two operands, precision high", _simple("MatMul", (380, 510), (510, 770)), *high)
     yield case(
         "matmul",
