@@ -87,6 +87,14 @@ def lowerings_of_its_own() -> None:
     forget_lowerings()
 
 
+@pytest.fixture
+def launches_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small launches of a GPU are no phases of others: for tests of kernels, and of how many there are."""
+    from vkml.lowering import phases
+
+    monkeypatch.setattr(phases, "forced", 0)
+
+
 # --- random numbers -----------------------------------------------------------------------------------------
 
 _states: dict[str, Any] = {}

@@ -20,6 +20,7 @@ from vkml.lowering.vulkan import Piece, lower
 from vkml.passes import specialise
 
 GUARD_BYTES = 256
+pytestmark = pytest.mark.usefixtures("launches_of_their_own")
 
 
 def lowered(device: str, *, elements: int, shift: int, level: int = 0) -> tuple[VulkanProgram, np.ndarray]:

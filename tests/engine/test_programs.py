@@ -158,6 +158,7 @@ def expected(data: Array) -> Array:
     return np.asarray(softmax(softmax(data, -1), 0) + (data - data.max(-1, keepdims=True)))
 
 
+@pytest.mark.usefixtures("launches_of_their_own")
 def test_one_barrier_between_levels_and_none_inside(bench: Bench) -> None:
     data = np.linspace(-2, 2, 24, dtype=np.float32).reshape(4, 6)
     bound, commands = bench.bind(wide_graph(6), {"x": data})

@@ -117,6 +117,7 @@ def _network() -> Graph:
     return sketch.finish(sketch.node("Softmax", y, name="softmax"))
 
 
+@pytest.mark.usefixtures("launches_of_their_own")
 def test_steps_have_the_model_s_shapes_operations_and_bytes(device_name: str) -> None:
     # Strict: matrix units read weights in tiles of theirs, which may be larger.
     model = save_graph(_network())

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 import vkml
-from vkml.lowering import phases
 
 GUARD_BYTES = 256
 
@@ -25,6 +24,5 @@ def guard_zones(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def launches_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small ones are no phases of others."""
-    monkeypatch.setattr(phases, "forced", 0)
+def single_launches(launches_of_their_own: None) -> None:
+    """What kernels are, and how many, is what these tests look at."""

@@ -57,6 +57,7 @@ def multiplies_bytes(device: str) -> bool:
     return device_registry.resolve(device, "cpu").multiplies_bytes
 
 
+@pytest.mark.usefixtures("launches_of_their_own")
 @pytest.mark.parametrize("name", CASES)
 def test_agrees_within_a_step(name: str, either_device_name: str) -> None:
     make, settings, op, count = CASES[name]
