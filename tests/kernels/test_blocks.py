@@ -15,6 +15,7 @@ from tests.vulkan_cases import Cases
 from vkml.engine.sketch import Sketch
 from vkml.ir import TensorType, dtypes
 from vkml.ir.dtypes import DType
+from vkml.kernels import blocks
 from vkml.kernels.blocks import LEAST_SIDE, Blocks, blocks_of
 from vkml.kernels.pointwise import pointwise
 from vkml.kernels.views import Buffer, BufferKind, View, collapse, contiguous
@@ -73,10 +74,10 @@ def test_elements_as_bits_of_words(name: str, dtype: str, vulkan_device_name: st
     data = save_graph(sketch.finish(value))
     with vkml.InferenceSession(data, devices=vulkan_device_name) as session:
         np.testing.assert_array_equal(session.run(None, {"x": x})[0], x.transpose(perm))
-    blocks = chosen(shape, perm, kind)
-    assert blocks is not None
+    made = chosen(shape, perm, kind)
+    assert made is not None
     is_even = "single" not in name and ("two" not in name or x.itemsize == 2)
-    assert blocks.is_in_words == is_even
+    assert made.is_in_words == is_even
 
 
 def run(graph: Any, feed: dict[str, Array], device: str) -> tuple[list[Array], list[str]]:
@@ -169,6 +170,28 @@ def test_open_sizes(vulkan_device_name: str) -> None:
         assert any("4 × 4 elements" in step.variant for step in served)
 
 
+def test_operands_of_any_sizes(vulkan_device_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small ones of all ranks, which end within tiles and between vectors, of all types and mixed ones."""
+    monkeypatch.setattr(blocks, "forced", True)
+    cases = Cases(92)
+    rng = cases.random
+    for name in ("float32", "float16", "float64", "uint8", "bool", "int16", "int64"):
+        for rank in (2, 2, 3, 4, 5):
+            shape = tuple(int(size) for size in rng.choice([1, 2, 3, 4, 5, 8, 12, 17, 24, 64], rank))
+            perm = [int(axis) for axis in rng.permutation(rank)]
+            cases.add("Transpose", cases.array(name, shape), perm=perm)
+    for name in ("float32", "float16", "int32", "int64"):
+        for rank in (2, 3, 4):
+            shape = tuple(int(size) for size in rng.choice([1, 2, 3, 4, 8, 13, 24, 40], rank))
+            cases.add("Mul", cases.array(name, shape), cases.array(name, cases.broadcastable(shape)))
+            cases.add("Max", *[cases.array(name, shape) for _ in range(5)])
+            picked = cases.array("bool", cases.broadcastable(shape))
+            cases.add("Where", picked, cases.array(name, shape), cases.array(name, shape))
+            cases.add("Cast", cases.array(name, shape), to=dtypes.FLOAT16.code)
+    cases.check(vulkan_device_name)
+    cases.check(vulkan_device_name, is_strided=True)
+
+
 # --- what is chosen -----------------------------------------------------------------------------------------
 
 
@@ -203,9 +226,9 @@ def test_only_copies_of_small_elements_move_bits() -> None:
     ):
         source, target = operands((2048, 2048), (1, 0), dtype)
         strides = [source.strides, target.strides]
-        blocks = blocks_of([source], [target], target.shape, strides, is_copy=is_copy)
-        assert blocks is not None
-        assert blocks.is_in_words == is_in_words
+        made = blocks_of([source], [target], target.shape, strides, is_copy=is_copy)
+        assert made is not None
+        assert made.is_in_words == is_in_words
 
 
 def test_a_cast_is_no_copy(vulkan_device_name: str) -> None:
@@ -230,11 +253,11 @@ def test_a_cast_is_no_copy(vulkan_device_name: str) -> None:
 def test_vectors_are_as_wide_as_alignment_allows(
     shape: tuple[int, int], dtype: DType, widths: tuple[int, int]
 ) -> None:
-    blocks = chosen(shape, (1, 0), dtype)
-    assert blocks is not None
-    assert (blocks.rows.width, blocks.columns.width) == widths
-    assert blocks.rows.side == blocks.columns.side
-    assert blocks.items == 256
+    made = chosen(shape, (1, 0), dtype)
+    assert made is not None
+    assert (made.rows.width, made.columns.width) == widths
+    assert made.rows.side == made.columns.side
+    assert made.items == 256
 
 
 def test_only_elements_of_a_thread_alone_are_written_over() -> None:

@@ -51,6 +51,8 @@ _VECTOR = 4
 _MOST_WHOLE = 4
 """Operands of which a thread keeps whole blocks of `_SIDE` in registers; of more, those are smaller."""
 _WARP = 32
+forced = False
+"""For tests: whether threads have blocks wherever operands lie along different axes, whatever their sizes."""
 _NEAR_COLUMNS = 4
 """Threads of a warp that are beside one another along columns, where these are vectors."""
 
@@ -112,7 +114,7 @@ def blocks_of(
         is_copy: whether elements are written as they are read.
     """
     total = typical(math.prod(sizes))
-    if total < LEAST_ELEMENTS or any(is_packed_constant(view) for view in leaves):
+    if (total < LEAST_ELEMENTS and not forced) or any(is_packed_constant(view) for view in leaves):
         return None
     views, read, written = [*leaves, *outputs], strides[: len(leaves)], strides[len(leaves) :]
     columns = _lies_along(written[0])
@@ -120,7 +122,9 @@ def blocks_of(
         return None
     turned = [stride for stride in read if stride[columns] not in (-1, 0, 1)]
     rows = next((axis for axis in map(_lies_along, turned) if axis is not None), None)
-    if rows is None or any(typical(sizes[axis]) < LEAST_SIDE for axis in (rows, columns)):
+    if rows is None:
+        return None
+    if not forced and any(typical(sizes[axis]) < LEAST_SIDE for axis in (rows, columns)):
         return None
     whole = sum(any(stride[axis] != 0 for axis in (rows, columns)) for stride in read)
     widest = max(view.itemsize for view in views)
@@ -149,7 +153,7 @@ def blocks_of(
             direction(columns, rows, many_columns, is_columns=True),
         )
 
-    if is_copy and widest <= _WORD // 2 and total >= LEAST_IN_WORDS:
+    if is_copy and widest <= _WORD // 2 and (total >= LEAST_IN_WORDS or forced):
         wide = spread(_WIDE_SIDE, _WIDE_SIDE)
         if min(wide.rows.width, wide.columns.width) * widest >= _WORD:
             return replace(wide, is_in_words=True)

@@ -13,7 +13,7 @@ from vkml.ir.scalar import argument
 from vkml.ir.scalar_body import scalar_results
 from vkml.ir.size import Size, is_deciding, is_multiple
 from vkml.ir.wording import counted
-from vkml.kernels.blocks import blocks_of, generate_blocks
+from vkml.kernels import blocks
 from vkml.kernels.epilogue import Epilogue
 from vkml.kernels.items import finish_items
 from vkml.kernels.scalar_text import write_statements
@@ -77,7 +77,7 @@ def pointwise(
     # NVIDIA's driver faults on offsets below a pointer: a reversed view is taken from its lowest element on.
     forwards = [_lowest(view) for view in (*leaves, *outputs)]
     views = [view for view, _ in forwards]
-    key = (scalar_results(body), _places(leaves, outputs, views), label, push_limit, max_groups)
+    key = scalar_results(body), _places(leaves, outputs, views), label, push_limit, max_groups, blocks.forced
     # With open sizes, what `_generate` decides is a guard of this plan, and has to be decided here.
     recipe = None if is_deciding() else _recipes.get(key)
     if recipe is None:
@@ -135,10 +135,10 @@ def _generate(
     sizes, strides = collapse(space, [view.strides for view in operands])
     dtype = outputs[0].dtype
     is_copy = [view.dtype for view in leaves] == [dtype] and scalar_results(body) == (argument(0, dtype),)
-    blocks = blocks_of(leaves, outputs, sizes, strides, is_copy=is_copy)
-    if blocks is not None:
-        return generate_blocks(
-            body, leaves, outputs, forwards, sizes, strides, blocks, label, push_limit, max_groups
+    found = blocks.blocks_of(leaves, outputs, sizes, strides, is_copy=is_copy)
+    if found is not None:
+        return blocks.generate_blocks(
+            body, leaves, outputs, forwards, sizes, strides, found, label, push_limit, max_groups
         )
     width = _vector_width(operands, sizes, strides)
     total = math.prod(sizes)

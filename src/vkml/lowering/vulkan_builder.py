@@ -17,6 +17,7 @@ from vkml.kernels import (
     attention_gradients,
     bfloat16_units,
     block_product,
+    blocks,
     byte_product,
     byte_units,
     conv,
@@ -64,8 +65,8 @@ from vkml.lowering.trials import Trials
 def _forced() -> Hashable:
     """What tests and tuning runs force, by which the same nodes become other launches."""
     templates = (
-        attention, attention_gradients, bfloat16_units, byte_units, decode_attention, gemm, half_product,
-        half_weights, matrix_units, recurrent, sliced,
+        attention, attention_gradients, bfloat16_units, blocks, byte_units, decode_attention, gemm,
+        half_product, half_weights, matrix_units, recurrent, sliced,
     )  # fmt: skip
     others = split_product.forced, row_prologue.everywhere
     return *others, *(template.forced for template in templates)
