@@ -18,6 +18,7 @@ from vkml.engine.sketch import Sketch
 from vkml.ir import dtypes
 from vkml.kernels import row_spread as rows
 from vkml.lowering.kept import forget_lowerings
+from vkml.lowering.target import Target
 from vkml.onnx import save_graph
 
 Array = npt.NDArray[Any]
@@ -278,3 +279,27 @@ def test_running_totals_of_long_rows(vulkan_device_name: str, shape: tuple[int, 
             wide = np.flip(wide, axis) if reverse else wide
             wanted = wide.cumsum(axis)
             np.testing.assert_allclose(found, np.flip(wanted, axis) if reverse else wanted, rtol=3e-6)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_devices_without_shuffles(
+    vulkan_device_name: str, monkeypatch: pytest.MonkeyPatch, axis: int
+) -> None:
+    """Threads are joined in shared memory alone."""
+    before = vkml.engine.devices.target_of
+
+    def target_of(*given: Any) -> Target:
+        target = before(*given)
+        return replace(target, capabilities=target.capabilities - {"subgroup_shuffle"})
+
+    monkeypatch.setattr(vkml.engine.devices, "target_of", target_of)
+    forget_lowerings()
+    for shape in ((70, 300), (33, 1001)):
+        x = normal(16, *shape)
+        found, _ = softmax_of(vulkan_device_name, x, axis)
+        np.testing.assert_allclose(found, softmax(x, axis), rtol=3e-6, atol=1e-7)
+        sketch = Sketch("totals", 23)
+        made = sketch.node("CumSum", sketch.input("x", shape), sketch.constant(np.array(axis, np.int64)))
+        [found], [step] = run(vulkan_device_name, sketch, {"x": abs(x)}, made)
+        np.testing.assert_allclose(found, abs(x).astype(np.float64).cumsum(axis), rtol=3e-6)
+        assert step.kernel == "scan"

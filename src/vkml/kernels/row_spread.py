@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from vkml.dataclasses import dataclass
+from vkml.ir import DType
 from vkml.ir.size import Size, is_multiple, typical
 from vkml.ir.wording import counted
 from vkml.kernels.reduce import index_function
@@ -89,8 +90,9 @@ class Spread:
             f"{counted(self.kept * self.width, 'element')} a thread {held}"
         )
 
-    def declare(self, writer: KernelWriter, count: int, length: int) -> None:
-        """Adds the constants that templates go by, for so many rows of a length.
+    def declare(self, writer: KernelWriter, count: int, length: int, shuffled: DType) -> None:
+        """Adds the constants that templates go by, for so many rows of a length, and ``from_lane``, which
+        reads a number of a type from another thread of the subgroup.
 
         Lanes of a subgroup are taken to be threads in order, as in workgroups of one dimension they are
         everywhere: the number of a subgroup would keep kernels from being phases (`kernels.phases`).
@@ -105,8 +107,16 @@ class Spread:
         writer.text("\n".join(lines))
         for name, number in (("LENGTH", length), ("COUNT_ROWS", count), ("CHUNKS", self.chunks)):
             writer.constant(number, name)
+        moved = "x"
         if self.lanes > 1:
             writer.need("subgroup_shuffle")
+            moved = "WaveReadLaneAt(x, uint(thread % LANES))"
+            if shuffled.bits == 64:
+                # As two words: not all devices that shuffle do so with integers of 64 bits.
+                word = "WaveReadLaneAt(bit_cast<uint2>(x), uint(thread % LANES))"
+                moved = f"bit_cast<{compute_type(shuffled)}>({word})"
+        type_ = compute_type(shuffled)
+        writer.text(f"{type_} from_lane({type_} x, int thread) {{ return {moved}; }}")
 
 
 def spread_of(

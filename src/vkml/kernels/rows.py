@@ -217,7 +217,7 @@ class _Frame:
         self.count, self.length = math.prod(x.shape[:lead]), math.prod(x.shape[lead:])
         self.spread = spread = spread_of(build.target, x, lead)
         self.writer = writer = build.writer()
-        spread.declare(writer, self.count, self.length)
+        spread.declare(writer, self.count, self.length, dtypes.FLOAT32)
         vector_function(writer, "load", x, lead, spread.width)
 
     def emit_store(self, outputs: Sequence[View], epilogue: Epilogue | None, space: tuple[int, ...]) -> None:

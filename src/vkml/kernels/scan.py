@@ -47,24 +47,17 @@ def scan(
     spread = spread_of(build.target, source, lead, is_streamed=True, others=[sink])
     scanned = 1 if spread.columns > 1 else min(spread.lanes, spread.row_threads)
     writer = build.writer()
-    type_ = compute_type(accumulator)
-    spread.declare(writer, count, length)
-    writer.text(f"typealias Accumulator = {type_};\nstatic const int SCANNED = {scanned};")
+    spread.declare(writer, count, length, accumulator)
+    writer.text(
+        f"typealias Accumulator = {compute_type(accumulator)};\nstatic const int SCANNED = {scanned};"
+    )
     for name, flag in (("IS_EXCLUSIVE", is_exclusive), ("IS_REVERSE", is_reverse)):
         writer.text(f"static const bool {name} = {'true' if flag else 'false'};")
     vector_function(writer, "load", source, lead, spread.width)
     vector_store(writer, "finish", sink, lead, spread.width)
-    if scanned == 1:
-        moved = "x"
-    elif accumulator.bits == 64:
-        # As two words: not all devices that shuffle do so with integers of 64 bits.
-        moved = f"bit_cast<{type_}>(WaveReadLaneAt(bit_cast<uint2>(x), uint(thread % LANES)))"
-    else:
-        moved = "WaveReadLaneAt(x, uint(thread % LANES))"
     writer.text(
         f"Accumulator combine(Accumulator a, Accumulator b) {{ return a {'*' if is_product else '+'} b; }}\n"
-        f"Accumulator initial() {{ return {literal(int(is_product), accumulator)}; }}\n"
-        f"Accumulator from_lane(Accumulator x, int thread) {{ return {moved}; }}"
+        f"Accumulator initial() {{ return {literal(int(is_product), accumulator)}; }}"
     )
     across, high = writer.grid(-(-count // spread.rows), build.target.max_groups)
     writer.text(template("scan"))
