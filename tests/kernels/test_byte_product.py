@@ -269,7 +269,7 @@ def test_matrix_units(units: str, a_type: type, splits: int, k: int) -> None:
 
 @pytest.mark.parametrize(("a_type", "n"), [(np.uint8, 36), (np.int8, 36), (np.uint8, 37)])
 def test_units_quantise_their_results(units: str, a_type: type, n: int) -> None:
-    """Zero points, scales of columns and rounding are the product's epilogue, which stores fours if it can."""
+    """Zero points, scales of columns and rounding are the epilogue, which stores fours if it can."""
     fragment = target_of(vulkan.find_device(units, True)).byte_fragment
     assert fragment is not None
     byte_units.forced = (Tile(fragment.m, 2 * fragment.n, 16, fragment.m, fragment.n), 1)
