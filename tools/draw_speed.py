@@ -194,7 +194,7 @@ def draw_roofline(figures: Figures, target: Path) -> None:
     left.set_xlabel("operations a byte of operands and results", fontsize=9)
     left.set_ylabel("10¹² operations a second", fontsize=9)
     left.set_title(f"Kernels bound by operations, NVIDIA H200 ({figures['date']})", fontsize=11)
-    left.legend(loc="lower right", fontsize=9)
+    left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.07), ncols=3, fontsize=8.5)
     left.grid(which="both", color="#eeeeee", zorder=0)
     drawn = right.barh(range(len(bars)), [100 * row[2] for row in bars], 0.65, color=FASTER)
     right.bar_label(drawn, [f"{row[2]:.0%}" for row in bars], fontsize=8, **LABEL)
