@@ -291,6 +291,34 @@ def test_units_quantise_their_results(units: str, a_type: type, n: int) -> None:
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize("is_strided", [False, True], ids=["whole", "strided"])
+def test_bytes_across_k_are_turned(units: str, is_strided: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To lines along k for matrix units, whatever they begin at, once for all batches that have the same."""
+    fragment = target_of(vulkan.find_device(units, True)).byte_fragment
+    assert fragment is not None
+    byte_units.forced = Tile(fragment.m, 2 * fragment.n, 16, fragment.m, fragment.n), 1
+    monkeypatch.setattr(byte_product, "UNTURNED", 1e-9)
+    turned: list[Any] = []
+    emit = passes_over_operands.emit_turned_bytes
+    monkeypatch.setattr(
+        passes_over_operands, "emit_turned_bytes", lambda *given: (turned.append(given), emit(*given))[1]
+    )
+    forget_lowerings()
+    cases = Cases()
+    for left, right in (
+        ((9, 64), (64, 64)),
+        ((11, 75), (75, 21)),
+        ((3, 130), (130, 515)),
+        ((5, 3), (3, 2)),
+        ((2, 9, 67), (2, 67, 13)),
+        ((2, 9, 64), (64, 13)),
+    ):
+        cases.add("MatMulInteger", bytes_of(np.int8, *left), bytes_of(np.int8, *right))
+    cases.check(units, is_strided=is_strided)
+    assert len(turned) >= len(cases.cases)
+    forget_lowerings()
+
+
 FRAGMENT = Fragment(16, 8, 32, 32, "int8")
 GPU = Target(frozenset((*byte_units.NEEDS, *NEEDS)), 256, 49152, 1024, 32, 65535, 132, byte_fragment=FRAGMENT)
 
@@ -360,6 +388,24 @@ def test_words_across_k_are_stored_by_four_steps(monkeypatch: pytest.MonkeyPatch
         build.byte_matmul(a, b)
     [launch] = build.launches
     assert "#define STORED 4\n#define OF_FOUR_STEPS 1" in launch.kernel.source
+
+
+def test_what_is_turned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of large products, for matrix units alone."""
+    monkeypatch.setattr(byte_units, "forced", (byte_units.TILES[0], 1))
+    for m, k, n, dtype, passes in (
+        (4096, 4096, 4096, dtypes.INT8, ["turned_bytes"]),
+        (4095, 4095, 4095, dtypes.INT8, ["padded_lines", "turned_bytes"]),
+        (4096, 4096, 4096, dtypes.UINT8, []),  # nothing is known of either sign: no units
+        (256, 128, 512, dtypes.INT8, []),
+    ):
+        operands = (TensorType(dtype, shape) for shape in ((1, m, k), (1, k, n)))
+        a, b = (contiguous(Buffer(BufferKind.INPUT, type_.bytes), type_) for type_ in operands)
+        forget_lowerings()
+        build = VulkanBuilder(GPU)
+        with build.step(TensorType(dtypes.INT32, (1, m, n))):
+            build.byte_matmul(a, b)
+        assert [launch.kernel.label for launch in build.launches] == [*passes, "byte_matmul"]
 
 
 def test_units_are_for_products_of_which_one_operand_is_signed_and_known() -> None:

@@ -333,6 +333,9 @@ def _all() -> Iterator[Case]:
     )
     many = _simple("MatMulInteger", (520, 512), (512, 1040), dtype=np.int8)
     yield case("matmul", "8-bit integers, many", many)
+    yield case(
+        "matmul", "8-bit integers of a run", _simple("MatMulInteger", (260, 515), (515, 262), dtype=np.int8)
+    )
     yield case("matmul", "vector by matrix", _weighted("MatMul", (1, 300), (300, 129)))
     yield case("matmul", "normalised rows", _normalised_rows)
     yield case("matmul", "Gemm, transposed", _weighted("Gemm", (4, 70), (33, 70), 33, transB=1))

@@ -27,7 +27,7 @@ from vkml.kernels.gemm import (
     matrix_operand,
     matrix_product,
 )
-from vkml.kernels.padded_lines import can_be_padded, microseconds
+from vkml.kernels.padded_lines import can_be_padded, can_be_turned, microseconds
 from vkml.kernels.views import View
 from vkml.kernels.writer import WORD
 
@@ -40,6 +40,9 @@ NEEDS = frozenset(("int8", "storage_8bit", "integer_dot"))
 GATHERED = 8.1
 """Words that a processor multiplies in a cycle where their bytes are gathered one by one (8191³ on an H200);
 what that takes is saved, but for a seventh, where they are read as words."""
+
+UNTURNED = 236.0
+"""The same, of what units lose where bytes run across k: 241 TOP/s at 8192³ instead of 538 (H200)."""
 
 
 def byte_matmul(build: VulkanBuilder, a: View, b: View) -> list[View]:
@@ -62,7 +65,10 @@ def byte_matmul(build: VulkanBuilder, a: View, b: View) -> list[View]:
             packed = build.prepared(b, "words first", _words_first, dtypes.INT32)
         right = matrix_operand(packed, "b", packed.strides[1], packed.strides[2])
     else:
-        b = _in_words(build, product, b.transpose((0, 2, 1))).transpose((0, 2, 1))
+        columns = b.transpose((0, 2, 1))
+        if isinstance(chosen[0], byte_units.Tile) and _is_worth_turning(build, product, columns):
+            columns = build.turned_bytes(columns)
+        b = _in_words(build, product, columns).transpose((0, 2, 1))
         right = _matrix(b, "b", b.strides[1], b.strides[2])
     return _launch(build, product, left, right, chosen, b, _column_sums)
 
@@ -175,6 +181,19 @@ def _signs(a: View, b: View) -> tuple[bool, bool]:
     return a.dtype == dtypes.INT8, b.dtype == dtypes.INT8
 
 
+def _is_worth_turning(build: VulkanBuilder, product: Product, columns: View) -> bool:
+    """Whether (batch, n, k) is copied to lines along k, of which units read words as they lie."""
+    if not can_be_turned(columns):
+        return False
+    return _cycles(build, product) / UNTURNED > CYCLES * (LAUNCH + microseconds(columns))
+
+
+def _cycles(build: VulkanBuilder, product: Product) -> float:
+    """Of all processors, at a word a cycle."""
+    words = math.prod(map(typical, (product.batch, product.m, product.n, product.k)))
+    return words / build.target.processors
+
+
 def _in_words(build: VulkanBuilder, product: Product, rows: View) -> View:
     """An operand (batch, rows, k) that is read in words, or a copy with its lines padded that is.
 
@@ -184,9 +203,8 @@ def _in_words(build: VulkanBuilder, product: Product, rows: View) -> View:
     others = (batch, row, rows.shape[2]) if k == 1 else (batch, k, rows.shape[1])
     if not can_be_padded(rows) or all(is_multiple(number, WORD) for number in (*others, rows.offset)):
         return rows
-    words = math.prod(map(typical, (product.batch, product.m, product.n, product.k)))
-    saved = words / (GATHERED * build.target.processors * CYCLES)
-    return build.padded_lines(rows) if saved > LAUNCH + microseconds(rows) else rows
+    saved = _cycles(build, product) / GATHERED
+    return build.padded_lines(rows) if saved > CYCLES * (LAUNCH + microseconds(rows)) else rows
 
 
 def _matrix(view: View, letter: str, inner: int, outer: int) -> Operand:

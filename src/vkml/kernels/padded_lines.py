@@ -1,4 +1,4 @@
-"""A pass that copies lines of memory which begin anywhere to where each begins at a multiple of 16 bytes."""
+"""Passes that copy lines of memory which begin anywhere to where each begins at a multiple of 16 bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from vkml.ir import TensorType
 from vkml.ir.size import Size, typical
 from vkml.kernels.views import View
-from vkml.kernels.writer import template
+from vkml.kernels.writer import KernelWriter, template
 
 if TYPE_CHECKING:
     from vkml.lowering.vulkan_builder import VulkanBuilder
@@ -77,42 +77,25 @@ def emit_padded_lines(build: VulkanBuilder, view: View) -> View:
     """
     batch, rows, k = view.shape
     if batch != 1 and view.strides[0] == 0:
-        one = emit_padded_lines(build, replace(view, shape=(1, rows, k)))
-        return one.expand((batch, *one.shape[1:]))
+        return _for_all(batch, emit_padded_lines(build, replace(view, shape=(1, rows, k))))
     is_along_k = view.strides[2] == 1
     whole = WORD // view.itemsize
-    steps = -(-k // BLOCK) * BLOCK
-    if isinstance(rows, Size):
-        all_rows: int = rows
-    elif rows >= 4 * TILE:
-        all_rows = -(-rows // TILE) * TILE
-    else:
-        all_rows = rows if is_along_k else -(-rows // whole) * whole
-    lines, length, line = (rows, k, view.strides[1]) if is_along_k else (k, rows, view.strides[2])
+    steps, all_rows = -(-k // BLOCK) * BLOCK, _all_rows(rows, 1 if is_along_k else whole)
     written, words = (rows, steps // whole) if is_along_k else (steps, all_rows // whole)
     shape = (batch, all_rows, steps) if is_along_k else (batch, steps, all_rows)
     copy = build.scratch(TensorType(view.dtype, shape))
     writer = build.writer()
-    numbers = {
-        "BEFORE": view.offset % whole,
-        "BATCH": view.strides[0] if batch != 1 else 0,
-        "LINE": line,
-        "LINES": lines,
-        "LENGTH": length,
+    text = _define_lines(writer, view)
+    sizes = {
         "ALL_LINES": written,
         "ALL_WORDS": words,
         "BATCH_WORDS": (all_rows if is_along_k else steps) * words,
     }
-    for name, value in numbers.items():
+    for name, value in sizes.items():
         writer.constant(value, name)
-    pointers = {
-        "WORDS": writer.read_words(view, whole),
-        "COPY": writer.write(copy, width=4, reinterpreted_as="uint"),
-        "BYTES": view.itemsize,
-    }
-    writer.text("\n".join(f"#define {name} {value}" for name, value in pointers.items()))
+    writer.text(f"{text}\n#define COPY {writer.write(copy, width=4, reinterpreted_as='uint')}")
     across, down = writer.grid(-(-written * words // THREADS), build.target.max_groups)
-    writer.text(template("padded_lines"))
+    writer.text(template("byte_lines") + template("padded_lines"))
     build.emit(
         writer.finish(
             "padded_lines",
@@ -122,3 +105,68 @@ def emit_padded_lines(build: VulkanBuilder, view: View) -> View:
         )
     )
     return copy if is_along_k else copy.transpose((0, 2, 1))
+
+
+def can_be_turned(view: View) -> bool:
+    """Whether the pass can turn (batch, rows, k): bytes of a known number, whose lines run across k."""
+    return view.itemsize == 1 and can_be_padded(view) and view.strides[2] != 1
+
+
+def emit_turned_bytes(build: VulkanBuilder, view: View) -> View:
+    """Emits the copy along k of an operand that `can_be_turned`.
+
+    Returns:
+        (batch, rows or more, k or more): zeros behind the last k and the last row.
+    """
+    batch, rows, k = view.shape
+    if batch != 1 and view.strides[0] == 0:
+        return _for_all(batch, emit_turned_bytes(build, replace(view, shape=(1, rows, k))))
+    steps, all_rows = -(-k // BLOCK) * BLOCK, _all_rows(rows, 1)
+    copy = build.scratch(TensorType(view.dtype, (batch, all_rows, steps)))
+    writer = build.writer()
+    text = _define_lines(writer, view)
+    sizes = {"ALL_ROWS": all_rows, "STEPS": steps, "BATCH_WORDS": all_rows * steps // WORD}
+    for name, value in sizes.items():
+        writer.constant(value, name)
+    writer.text(f"{text}\n#define COPY {writer.write(copy, width=4, reinterpreted_as='uint')}")
+    writer.text(template("byte_lines") + template("turned_bytes"))
+    build.emit(
+        writer.finish(
+            "turned_bytes",
+            (-(-all_rows // BLOCK), steps // BLOCK, batch),
+            variant="bytes, 64 by 64",
+            reason="lines along k, in words, for matrix units",
+        )
+    )
+    return copy
+
+
+def _all_rows(rows: int, divisor: int) -> int:
+    """Rows of a copy, a multiple of a divisor: whole tiles of them where there are many."""
+    if isinstance(rows, Size):
+        return rows
+    divisor = TILE if rows >= 4 * TILE else divisor
+    return -(-rows // divisor) * divisor
+
+
+def _for_all(batch: int, one: View) -> View:
+    """What has been made of the one matrix that all batches have."""
+    return one.expand((batch, *one.shape[1:]))
+
+
+def _define_lines(writer: KernelWriter, view: View) -> str:
+    """The names that byte_lines.slang wants to know."""
+    batch, rows, k = view.shape
+    is_along_k = view.strides[2] == 1
+    lines, length, line = (rows, k, view.strides[1]) if is_along_k else (k, rows, view.strides[2])
+    whole = WORD // view.itemsize
+    numbers = {
+        "BEFORE": view.offset % whole,
+        "BATCH": view.strides[0] if batch != 1 else 0,
+        "LINE": line,
+        "LINES": lines,
+        "LENGTH": length,
+    }
+    for name, value in numbers.items():
+        writer.constant(value, name)
+    return f"#define WORDS {writer.read_words(view, whole)}\n#define BYTES {view.itemsize}"
