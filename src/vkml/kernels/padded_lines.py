@@ -20,11 +20,11 @@ THREADS = 256
 MOST_ELEMENTS = 1 << 31
 """From the first to the last of an operand: kernels count them in 32 bits."""
 LARGEST_COPY = 1 << 31
-"""Bytes: an operand of more is not copied."""
+"""Bytes: an operand whose copy would have more is not copied."""
 BLOCK = 64
-"""Steps of k that products take at once, or a divisor of it: k becomes whole ones, by zeros;"""
+"""Steps of k that products take at once, or a multiple of it,"""
 TILE = 128
-"""rows that they do: whole ones are there to be read, of anything, where that adds a quarter at the most."""
+"""and rows: a copy has whole ones where that adds a quarter at the most, so that nobody looks for its end."""
 COPIED = 2.8e6
 """Bytes that are read and written in a microsecond: a prediction, by what other passes reach on an H200."""
 
@@ -56,13 +56,32 @@ def can_be_padded(view: View) -> bool:
     return (
         has_lines(view)
         and (view.strides[2] == 1 or not isinstance(view.shape[1], Size))
-        and view.itemsize * math.prod(map(typical, view.shape)) <= LARGEST_COPY
+        and _bytes_of_copy(view) <= LARGEST_COPY
     )
 
 
 def microseconds(view: View) -> float:
     """What the pass is expected to take, without what a launch does."""
-    return 2 * view.itemsize * math.prod(map(typical, view.shape)) / COPIED
+    return (view.itemsize * math.prod(map(typical, view.shape)) + _bytes_of_copy(view)) / COPIED
+
+
+def _bytes_of_copy(view: View) -> int:
+    return view.itemsize * typical(view.shape[0]) * math.prod(map(typical, _copied(view)))
+
+
+def _copied(view: View) -> tuple[int, int]:
+    """Rows and steps of k of a copy. Its lines, along k or across it, are whole words."""
+    _, rows, k = view.shape
+    word = WORD // view.itemsize
+    return _whole(rows, TILE, 1 if view.strides[2] == 1 else word), _whole(k, BLOCK, word)
+
+
+def _whole(count: int, many: int, few: int) -> int:
+    """The next multiple of one of two divisors: of the larger one where it is little to that."""
+    if isinstance(count, Size):
+        return count
+    divisor = many if count >= 4 * many else few
+    return -(-count // divisor) * divisor
 
 
 def emit_padded_lines(build: VulkanBuilder, view: View) -> View:
@@ -80,7 +99,7 @@ def emit_padded_lines(build: VulkanBuilder, view: View) -> View:
         return _for_all(batch, emit_padded_lines(build, replace(view, shape=(1, rows, k))))
     is_along_k = view.strides[2] == 1
     whole = WORD // view.itemsize
-    steps, all_rows = -(-k // BLOCK) * BLOCK, _all_rows(rows, 1 if is_along_k else whole)
+    all_rows, steps = _copied(view)
     written, words = (rows, steps // whole) if is_along_k else (steps, all_rows // whole)
     shape = (batch, all_rows, steps) if is_along_k else (batch, steps, all_rows)
     copy = build.scratch(TensorType(view.dtype, shape))
@@ -121,7 +140,7 @@ def emit_turned_bytes(build: VulkanBuilder, view: View) -> View:
     batch, rows, k = view.shape
     if batch != 1 and view.strides[0] == 0:
         return _for_all(batch, emit_turned_bytes(build, replace(view, shape=(1, rows, k))))
-    steps, all_rows = -(-k // BLOCK) * BLOCK, _all_rows(rows, 1)
+    steps, all_rows = -(-k // BLOCK) * BLOCK, _whole(rows, TILE, 1)
     copy = build.scratch(TensorType(view.dtype, (batch, all_rows, steps)))
     writer = build.writer()
     text = _define_lines(writer, view)
@@ -139,14 +158,6 @@ def emit_turned_bytes(build: VulkanBuilder, view: View) -> View:
         )
     )
     return copy
-
-
-def _all_rows(rows: int, divisor: int) -> int:
-    """Rows of a copy, a multiple of a divisor: whole tiles of them where there are many."""
-    if isinstance(rows, Size):
-        return rows
-    divisor = TILE if rows >= 4 * TILE else divisor
-    return -(-rows // divisor) * divisor
 
 
 def _for_all(batch: int, one: View) -> View:
