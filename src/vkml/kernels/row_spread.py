@@ -38,10 +38,12 @@ FILLED = 512
 """Threads that a processor has to have: half of those that registers leave room for."""
 WORKGROUP = 128
 """Threads of several short rows together."""
-SECTOR = 32
-"""Bytes that memory moves at the least."""
+SEGMENT = 64
+"""Bytes of neighbouring rows at the least that memory is asked for at a time, where it runs across them;"""
 MOST_COLUMNS = 32
-"""Rows beside each other that neighbouring threads have, where memory runs across rows."""
+"""and such rows at the most."""
+STREAMING = 256
+"""Threads of a workgroup that such rows go through in parts: while one workgroup computes, others read."""
 
 
 @dataclass(frozen=True)
@@ -140,15 +142,17 @@ def spread_of(
     if lanes > 1:
         limit = min(limit, MOST_SUBGROUPS * lanes)
     [kept_steps], [row_steps] = (collapse(x.shape[part], [x.strides[part]])[1] for part in _parts(lead))
-    least_columns = max(1, min(SECTOR // x.itemsize, limit))
+    least_columns = max(1, min(SEGMENT // x.itemsize, limit))
     is_across = kept_steps[-1] == 1 and row_steps[-1] != 1 and many >= least_columns
     threads, columns, width = 1, 1, 1
     if is_across:
-        if is_streamed:
-            limit = min(limit, 256)
+        fits = long <= limit // least_columns * most
+        if is_streamed or not fits:
+            limit = min(limit, STREAMING)
+        groups = target.processors * (MOST_THREADS // STREAMING if limit <= STREAMING else 1)
         columns = min(MOST_COLUMNS, limit)
         while columns > least_columns and (
-            (long > limit // columns * most and not is_streamed) or many < columns * target.processors
+            many < columns * groups or (fits and not is_streamed and long > limit // columns * most)
         ):
             columns //= 2
     else:

@@ -42,6 +42,8 @@ class RowFunction:
     """What is stored, of the vector x and the names that `before` declared."""
     made: str = ""
     """Statements that change x first."""
+    in_parts: tuple[str | Each, ...] = ()
+    """Instead of `before`, where a row goes through registers in parts: fewer passes that do more."""
 
 
 _LANES = "[ForceUnroll] for (int j = 0; j < WIDTH; ++j) {}"
@@ -53,28 +55,42 @@ _TOP = (
     "Values totals = Values(0);",
 )
 
+_ONLINE = (
+    "Values tops = Values(asfloat(0xff800000u));",
+    "Values totals = Values(0);",
+    # Sums of e^(x - the greatest so far): a lower one than all numbers, none of which a row may have, is 0.
+    Each(
+        _LANES.format(
+            "{ float more = maximum(tops[j], x[j]); float base = more > -INFINITE ? more : 0.0;"
+            " totals[j] = fma(totals[j], exp(tops[j] - base), exp(x[j] - base)); tops[j] = more; }"
+        )
+    ),
+    "float top = row.join(tops, false);",
+    _LANES.format("totals[j] = tops[j] > -INFINITE ? totals[j] * exp(tops[j] - top) : 0.0;"),
+)
+_TOTAL = "float total = row.join(totals, true);"
+# Stated, because exp of NaN is not NaN on every driver.
+_SCALE = "float scale = absolute(top) < INFINITE ? 1.0 / total : NOT_A_NUMBER;"
+_SHIFT = "float shift = absolute(top) < INFINITE ? logarithm(total) : NOT_A_NUMBER;"
+
 SOFTMAX = RowFunction(
     "softmax",
     (
         *_TOP,
         # Powers stay in registers; those of a row that does not are computed again.
         Each("Values power = exp(x - top); totals += power; if (IS_KEPT) row.kept[i] = power;"),
-        "float total = row.join(totals, true);",
-        # Stated, because exp of NaN is not NaN on every driver.
-        "float scale = absolute(top) < INFINITE ? 1.0 / total : NOT_A_NUMBER;",
+        _TOTAL,
+        _SCALE,
     ),
     "(IS_KEPT ? x : exp(x - top)) * scale",
+    in_parts=(*_ONLINE, _TOTAL, _SCALE),
 )
 
 LOG_SOFTMAX = RowFunction(
     "log_softmax",
-    (
-        *_TOP,
-        Each("totals += exp(x - top);"),
-        "float total = row.join(totals, true);",
-        "float shift = absolute(top) < INFINITE ? logarithm(total) : NOT_A_NUMBER;",
-    ),
+    (*_TOP, Each("totals += exp(x - top);"), _TOTAL, _SHIFT),
     "x - top - shift",
+    in_parts=(*_ONLINE, _TOTAL, _SHIFT),
 )
 """The greatest number is taken away first: a shift by both would lose the digits of a small logarithm."""
 
@@ -244,7 +260,7 @@ class _Frame:
         across, high = writer.grid(-(-self.count // spread.rows), build.target.max_groups)
         passes = 0
         lines = []
-        for part in how.before:
+        for part in how.before if spread.is_kept or not how.in_parts else how.in_parts:
             if isinstance(part, Each):
                 lines.append(self._pass(part.statements, passes))
                 passes += 1
@@ -286,17 +302,20 @@ class _Frame:
     def _pass(self, statements: str, number: int) -> str:
         """A pass over the row, which begins with the part of it that the one before has left in registers."""
         inside = "" if self.spread.is_whole else "if (column < LENGTH)"
-        each = (
-            "[ForceUnroll] for (int i = 0; i < KEPT; ++i)\n{{\nint column = column_of({step}, row.lane);\n"
-            f"{inside}\n{{{{\nValues x = row.kept[i];\n{statements}\n}}}}\n}}}}"
-        )
+
+        def each(step: str) -> str:
+            return (
+                "[ForceUnroll] for (int i = 0; i < KEPT; ++i)\n{\n"
+                f"int column = column_of({step}, row.lane);\n{inside}\n"
+                f"{{\nValues x = row.kept[i];\n{statements}\n}}\n}}"
+            )
+
         if self.spread.is_kept:
-            return each.format(step="i")
+            return each("i")
         chunk = "turn" if number % 2 == 0 else "CHUNKS - 1 - turn"
         return (
             "for (int turn = 0; turn < CHUNKS; ++turn)\n{\n"
-            f"int chunk = {chunk};\nif (turn > 0) row.read(chunk);\n"
-            f"{each.format(step='chunk * KEPT + i')}\n}}"
+            f"int chunk = {chunk};\nif (turn > 0) row.read(chunk);\n{each('chunk * KEPT + i')}\n}}"
         )
 
 
