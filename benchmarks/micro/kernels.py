@@ -186,17 +186,28 @@ class Bench:
         return Found("attention", label, seconds, operations, moved, operations / seconds, ceiling)
 
 
+_SETTLING = 4
+"""Calls of a captured function until it is captured and compiled, and reading its results, too."""
+
+
 def _run_seconds(run: Any) -> float:
     """Median seconds of a captured function, until an element of each of its results is there."""
     taken: list[float] = []
-    until = time.perf_counter() + 0.5
-    while len(taken) < 4 or (time.perf_counter() < until and len(taken) < 24):
+
+    def once() -> None:
         started = time.perf_counter()
         found = run()
         for each in found if isinstance(found, tuple | list) else (found,):
             each.flatten()[0].item()
         taken.append(time.perf_counter() - started)
-    return statistics.median(taken[3:])
+
+    for _ in range(_SETTLING):
+        once()
+    taken.clear()
+    until = time.perf_counter() + 0.5
+    while len(taken) < 3 or (time.perf_counter() < until and len(taken) < 24):
+        once()
+    return statistics.median(taken)
 
 
 class _Loaded:
