@@ -15,7 +15,8 @@ Feed = Mapping[str, Array]
 WARM_UP_RUNS = 3
 WARM_UP_SECONDS = 1.0
 """Before the first turn, where a GPU is among the devices: while a model was compiled, its clocks have
-fallen, and it works at half their speed for a second. Measured right away, bert took 1.97 ms instead of 0.97."""
+fallen, and it works at half their speed for a second. Measured right away, bert took 1.97 ms instead of
+0.97."""
 BURST_SECONDS = 0.05
 """A runner's turn: long enough for clocks and caches to settle on it, short enough that turns alternate."""
 PAUSE_SECONDS = 0.02
