@@ -379,6 +379,24 @@ def test_what_is_for_matrix_units() -> None:
     assert "too small" in matrix_units.refusal(VulkanBuilder(GPU), *operands(16, 64, 64))
 
 
+def test_who_finds_the_scales() -> None:
+    """Workgroups guess them for few rows; a pass finds those of rows that several products read, or that meet
+    weights of many magnitudes, and those of large products."""
+
+    def rule(m: int = 128, k: int = 768, n: int = 768, products: int = 1, spread: float = 1.0) -> Choice:
+        weights = normal(1, k, n)
+        weights[: k // 2] *= np.float32(spread)
+        product, a, b = operands(m, k, n, weights=weights)
+        a.buffer.products = products
+        assert matrix_units.refusal(VulkanBuilder(GPU), product, a, b) == ""
+        found = matrix_units.rule_of(VulkanBuilder(GPU), product, a, b)
+        assert found is not None
+        return found
+
+    assert not rule().has_pass and not rule(1024, 1024, 1024).has_pass and not rule(spread=1 / 16).has_pass
+    assert rule(products=2).has_pass and rule(spread=1e-4).has_pass and rule(8192, 512, 16384).has_pass
+
+
 @pytest.mark.parametrize("value", [np.inf, np.nan, 0.0, 1e-9], ids=str)
 def test_weights_that_scales_do_not_suit_are_strict(value: float) -> None:
     weights = normal(1, 1024, 512)

@@ -253,7 +253,7 @@ def target_of(info: DeviceInfo, precision: str = "highest") -> Target:
         flags,
         push_bytes=min(256, limits.push_constant_bytes),
         shared_bytes=limits.shared_memory_bytes,
-        max_invocations=limits.max_invocations,
+        max_invocations=1 << (limits.max_invocations.bit_length() - 1),  # kernels halve them, and double
         subgroup_size=limits.subgroup_size,
         max_groups=min(65535, *limits.max_workgroup_count),
         processors=1 if info.is_software else 132,

@@ -206,6 +206,8 @@ def fits(tile: Tile, fragment: Fragment) -> bool:
         and fragment.n * tile.sub_m // 4 % fragment.lanes == 0
         and threads // fragment.lanes <= tile.m
         and threads <= words
+        # Results that are computed again are the bits of a word a lane.
+        and fragment.n * tile.sub_m <= 32 * fragment.lanes
     )
 
 

@@ -45,7 +45,7 @@ def _candidates(build: VulkanBuilder, product: Product, a: View, b: View) -> Ite
     why = matrix_units.refusal(build, product, a, b)
     if not why:
         assert target.fragment is not None
-        rule = matrix_units.rule_of(build, product, a)
+        rule = matrix_units.rule_of(build, product, a, b)
         assert rule is not None
         yield _on_units(build, product, a, b, rule)
     product = replace(product, why_strict=why or "slower")

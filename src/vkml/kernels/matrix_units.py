@@ -15,6 +15,7 @@ from vkml.kernels.epilogue import Epilogue
 from vkml.kernels.gemm import LAUNCH, Product, estimate_ordinary
 from vkml.kernels.packed_weights import (
     COLUMN_PADDING,
+    LARGEST_POWER,
     MATRIX_UNIT_NEEDS,
     UNIT_NEEDS,
     WIDEST_TILE,
@@ -200,7 +201,7 @@ def refusal(build: VulkanBuilder, product: Product, a: View, b: View, *, is_rule
         return "open sizes of the weights"
     if product.batch != 1 or b.is_reversed or a.is_reversed or a.strides[2] != 1:
         return "batched or transposed operands"
-    why = why_not_chosen(target, product, rule_of(build, product, a), is_rule=is_rule)
+    why = why_not_chosen(target, product, rule_of(build, product, a, b), is_rule=is_rule)
     if why:
         return why
     suits = build.ask(matrix_of(b), least_power) is not None
@@ -451,16 +452,26 @@ def choices(
     return found
 
 
-def rule_of(build: VulkanBuilder, product: Product, a: View) -> Choice | None:
+def rule_of(build: VulkanBuilder, product: Product, a: View, b: View) -> Choice | None:
     """The choice with the least estimated time; None where no tile fits.
 
     Rows that several products read have their scales found once: bert's queries, keys and values, which are
-    computed beside each other, take longer with scales that each guesses (26 of 1000 µs, H200).
+    computed beside each other, take longer with scales that each guesses (26 of 1000 µs, H200). So have those
+    that meet weights of many magnitudes, which leave a guess too little room.
     """
     fragment = build.target.fragment
     assert fragment is not None
-    passes = (True,) if build.ask(a, _has_several_products) else ()
-    return choose(build.target, fragment, product, passes=passes)
+    if not build.ask(a, _has_several_products):
+        found = choose(build.target, fragment, product)
+        if found is None or found.has_pass or forced is not None or _leaves_room(build, b):
+            return found
+    return choose(build.target, fragment, product, passes=(True,))
+
+
+def _leaves_room(build: VulkanBuilder, b: View) -> bool:
+    """Whether a guess may be off by eight powers of two, either way."""
+    least = build.ask(matrix_of(b), least_power)
+    return isinstance(least, int) and least <= LARGEST_POWER - 16
 
 
 def _has_several_products(rows: View) -> bool:

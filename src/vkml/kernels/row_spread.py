@@ -173,7 +173,7 @@ def spread_of(
         kept = max(1, min(most_steps, -(-long // step)))
         chunks = -(-length // (step * kept))
     else:
-        steps = -(-length // step)
+        steps = max(1, -(-length // step))
         chunks = -(-steps // most_steps)
         kept = -(-steps // chunks)
     return Spread(

@@ -30,6 +30,7 @@ class PassBuilder(Builder[Dispatch]):
     def rewind(self, mark: Mark) -> None:
         super().rewind(mark)
         self._passes.clear()  # what is in it may be gone
+        self.shared_passes = {number for number in self.shared_passes if number < mark[0]}
 
     def packed_values(self, values: View, fragment: Fragment) -> View:
         """Values (k, n) of a run as matrix units want them, packed once for all products that read them."""
