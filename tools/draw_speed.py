@@ -41,12 +41,16 @@ def speed_figures(zoo: Mapping[str, Any], page: str) -> Figures:
 
     Returns:
         Of the GPU each model with vkml's seconds and the ratios of ONNX Runtime's to them, by CUDA and by
-        CUDA graphs; of the CPU each with vkml's milliseconds and one ratio.
+        CUDA graphs (None where it cannot run the model so); of the CPU each with vkml's milliseconds and one
+        ratio.
     """
     gpu = []
     for entry in zoo["models"]:
         medians = {each["peer"]: each["median"] for each in entry["peers"] if "median" in each}
-        ratios = [round(medians[peer] / medians["vkml"], 2) for peer in ("ort-cuda", "ort-cuda-graph")]
+        ratios = [
+            round(medians[peer] / medians["vkml"], 2) if peer in medians else None
+            for peer in ("ort-cuda", "ort-cuda-graph")
+        ]
         gpu.append([entry["model"], medians["vkml"], *ratios])
     return {"date": zoo["date"], "gpu": gpu, "cpu": cpu_rows(page)}
 
@@ -126,9 +130,10 @@ def draw_speed(figures: Figures, target: Path) -> None:
         (-0.2, 2, FASTER, "CUDA provider, TF32"),
         (0.2, 3, GRAPH, "the same as a CUDA graph"),
     ):
-        bars = left.barh([at + offset for at in positions], [row[column] for row in gpu], 0.38, color=colour)
+        shown = [(at + offset, row[column]) for at, row in zip(positions, gpu, strict=True) if row[column]]
+        bars = left.barh([at for at, _ in shown], [ratio for _, ratio in shown], 0.38, color=colour)
         bars.set_label(name)
-        left.bar_label(bars, [f"{row[column]:.2f}" for row in gpu], fontsize=7.5, **LABEL)
+        left.bar_label(bars, [f"{ratio:.2f}" for _, ratio in shown], fontsize=7.5, **LABEL)
     left.set_yticks(list(positions), [f"{row[0]}  ({_time(row[1])})" for row in gpu], fontsize=8.5)
     left.set_title(f"NVIDIA H200, beside ONNX Runtime ({figures['date']})", fontsize=11)
     left.legend(loc="upper right", bbox_to_anchor=(1, 0.79), fontsize=8.5)
