@@ -123,7 +123,7 @@ def draw_speed(figures: Figures, target: Path) -> None:
     from matplotlib.figure import Figure
 
     gpu, cpu = figures["gpu"], figures["cpu"]
-    canvas = Figure(figsize=(12, 0.36 * max(len(gpu), len(cpu)) + 1.2), layout="constrained")
+    canvas = Figure(figsize=(14, 0.36 * max(len(gpu), len(cpu)) + 1.2), layout="constrained")
     left, right = canvas.subplots(1, 2)
     positions = range(len(gpu))
     for offset, column, colour, name in (
