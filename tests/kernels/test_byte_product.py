@@ -249,7 +249,7 @@ def test_matrix_units(units: str, a_type: type, splits: int, k: int) -> None:
     fragment = target_of(vulkan.find_device(units, True)).byte_fragment
     assert fragment is not None
     # Few fragments: lavapipe compiles more of them for long.
-    tile = Tile(fragment.m, 2 * fragment.n, max(k, fragment.k // 2), fragment.m, fragment.n)
+    tile = Tile(2 * fragment.m, 2 * fragment.n, max(k, fragment.k // 2), fragment.m, 2 * fragment.n)
     byte_units.forced = (tile, splits)
     cases = Cases()
     cases.add("MatMulInteger", bytes_of(a_type, 2, 9, 150), Fixed(bytes_of(np.int8, 2, 150, 7)))

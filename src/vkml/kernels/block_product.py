@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vkml.ir import TensorType, dtypes
 from vkml.ir.lowering import CannotLower
+from vkml.ir.packing import unpacked
 from vkml.ir.scalar import arithmetic_type
 from vkml.ir.size import Size
 from vkml.ir.wording import counted
-from vkml.kernels.gemm import aligned, load_vector
+from vkml.kernels.gemm import aligned, load_vector, matrix_product
+from vkml.kernels.matrix_units import Weights, choose, launch_with, leaves_room, why_no_units, why_not_chosen
+from vkml.kernels.packed_weights import (
+    COLUMN_PADDING,
+    LARGEST_RANGE,
+    SPARE_POWERS,
+    emit_few_bits,
+    padded,
+)
 from vkml.kernels.pointwise import emit_store
 from vkml.kernels.views import View
 from vkml.kernels.writer import KernelWriter, compute_type, load_expression, multiply_add, template
@@ -31,6 +42,8 @@ MOST_LANES = 64
 MOST_OWN = 4
 """Columns of a thread."""
 WORD_BITS = 32
+SEEN = 256
+"""Columns whose numbers are looked at, of each step of k."""
 
 
 def block_product(
@@ -46,7 +59,8 @@ def block_product(
     columns, inner = scales.shape[0], a.shape[1]
     is_large = a.itemsize * columns * inner > MOST_FLOAT_BYTES
     if (isinstance(rows, Size) or rows > MAX_ROWS) and not is_large:
-        return _by_floats(build, a, codes, scales, zeros, bits, block)
+        on_units = _by_fragments(build, a, codes, scales, zeros, bits, block)
+        return on_units or _by_floats(build, a, codes, scales, zeros, bits, block)
     together = MAX_ROWS if isinstance(rows, Size) else max(1, min(rows, MAX_ROWS))
     words = -(-inner * bits // WORD_BITS)
     lanes = 8
@@ -87,6 +101,107 @@ def block_product(
         )
     )
     return outputs
+
+
+def _by_fragments(
+    build: VulkanBuilder, a: View, codes: View, scales: View, zeros: View | None, bits: int, block: int
+) -> list[View]:
+    """The product on matrix units with fragments that are made for it, scaled by powers of two a column as
+    constant weights are; no results where it is none for them."""
+    (columns, _), inner = scales.shape, a.shape[1]
+    target, rows = build.target, replace(a, shape=(1, *a.shape), strides=(0, *a.strides))
+    fragment = target.fragment
+    is_packed = zeros is None or zeros.dtype == dtypes.UINT8
+    if fragment is None or why_no_units(target) or a.dtype != dtypes.FLOAT32 or not is_packed:
+        return []
+    if a.strides[1] != 1 or a.is_reversed:
+        return []
+    right = View(codes.buffer, dtypes.FLOAT32, (1, inner, columns), (0, 1, inner), 0)
+    product = matrix_product(rows, right, build.result())
+    least = _least_power(build, codes, scales, zeros, bits, block, inner)
+    if least is None:
+        return []
+    has_passes = a.buffer.products > 1 or not leaves_room(least)
+    choice = choose(target, fragment, product, passes=(True,) if has_passes else ())
+    if why_not_chosen(target, product, choice):
+        return []
+    assert choice is not None
+    writer = build.writer()
+    names = f"{bits} bits"
+    scaled = build.prepared(scales, f"scaled for {names}", partial(_scaled, bits=bits))
+    exponents = build.prepared(scales, f"exponents of {names}", partial(_exponents, bits=bits), dtypes.INT32)
+    _write_matrix(writer, codes, scaled, _zero_words(build, zeros, bits), bits, block, "float")
+    numbers = [
+        "float4 load_numbers(int row, int k)",
+        "{",
+        "    uint word = load_word(row, k * BITS / 32) >> uint(k * BITS % 32);",
+        "    uint4 codes = (uint4(word) >> uint4(0, BITS, 2 * BITS, 3 * BITS)) & uint4((1u << BITS) - 1u);",
+        "    return (float4(codes) - float4(load_zero(row, k / BLOCK))) * float4(load_scale(row, k / BLOCK));",
+        "}",
+    ]
+    fragments = emit_few_bits(build, "\n".join(numbers), writer, inner, columns, fragment)
+    weights = Weights(exponents, fragments, None if choice.has_pass else least)
+    return launch_with(build, product, rows, weights, choice)
+
+
+def _exponents(scales: Array, bits: int) -> Array:
+    """Of columns: of the powers of two that bring the largest magnitude that they may have, which is less than
+    2^bits times the largest scale, below 2^15."""
+    largest = np.frexp(np.abs(scales.astype(np.float32)).max(axis=1))[1] + bits
+    found = np.zeros(padded(len(scales), COLUMN_PADDING), np.int32)
+    found[: len(scales)] = np.clip(15 - largest, -126, 126)
+    return found
+
+
+def _scaled(scales: Array, bits: int) -> Array:
+    """Scales times their columns' powers of two, which is exact: none of those that are not 0 becomes so."""
+    exponents = _exponents(scales, bits)[: len(scales), None]
+    scaled = np.ldexp(scales.astype(np.float32), exponents)
+    least = np.copysign(np.finfo(np.float32).tiny, scales)
+    return np.where((scales != 0) & (np.abs(scaled) < np.abs(least)), least, scaled).astype(np.float32)
+
+
+def _least_power(
+    build: VulkanBuilder, codes: View, scales: View, zeros: View | None, bits: int, block: int, inner: int
+) -> int | None:
+    """As `packed_weights.least_power`, from bounds: of each step of k, some column has a number that lies so
+    far from its zero point, times one of the least scales."""
+    if zeros is None:
+        reach = build.ask(codes, partial(_reach, bits=bits, inner=inner))
+    else:
+        array, points = build.contents(codes), build.contents(zeros)
+        assert array is not None and points is not None
+        reach = _reach_from(array.reshape(codes.shape), points.reshape(zeros.shape), bits, block, inner)
+    spread = build.ask(scales, _spread)
+    assert isinstance(reach, int) and isinstance(spread, float)
+    found = spread * 2**bits / reach if reach else math.inf
+    return math.ceil(math.log2(found)) - SPARE_POWERS if found <= LARGEST_RANGE else None
+
+
+def _spread(scales: View) -> float:
+    """The largest scale over the least of those that `_reach` looks at; infinite where one is 0 or no number."""
+    constant = scales.buffer.constant
+    assert constant is not None
+    array = np.abs(constant.array.reshape(scales.shape).astype(np.float32))
+    low, high = float(array[:SEEN].min()), float(array.max())
+    return high / low if np.isfinite(high) and low > 0 else math.inf
+
+
+def _reach(codes: View, bits: int, inner: int) -> int:
+    constant = codes.buffer.constant
+    assert constant is not None
+    return _reach_from(constant.array.reshape(codes.shape), None, bits, inner, inner)
+
+
+def _reach_from(codes: Array, zeros: Array | None, bits: int, block: int, inner: int) -> int:
+    """How far from their zero points numbers are: the least over k of the most of some columns."""
+    numbers = unpacked(codes[:SEEN], bits, inner).astype(np.int16)
+    if zeros is None:
+        middles = np.full((1, 1), 1 << bits - 1, np.int16)
+    else:
+        points = unpacked(zeros[:SEEN], bits, -(-inner // block)).astype(np.int16)
+        middles = np.repeat(points, block, 1)[:, :inner]
+    return int(np.abs(numbers - middles).max(axis=0).min())
 
 
 def _by_floats(

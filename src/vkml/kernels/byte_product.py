@@ -13,7 +13,8 @@ from vkml.ir import dtypes
 from vkml.ir.lowering import CannotLower
 from vkml.ir.size import is_multiple, typical
 from vkml.ir.windows import Windows
-from vkml.kernels import byte_units
+from vkml.kernels import byte_blocks, byte_units
+from vkml.kernels.byte_blocks import can_be_blocks, in_blocks
 from vkml.kernels.conv import convolution, image_operand
 from vkml.kernels.gemm import (
     CYCLES,
@@ -27,9 +28,9 @@ from vkml.kernels.gemm import (
     matrix_operand,
     matrix_product,
 )
-from vkml.kernels.padded_lines import can_be_padded, can_be_turned, microseconds
+from vkml.kernels.padded_lines import can_be_padded, has_lines, is_aligned, microseconds
 from vkml.kernels.views import View
-from vkml.kernels.writer import WORD
+from vkml.kernels.writer import WORD, KernelWriter
 
 if TYPE_CHECKING:
     from vkml.lowering.vulkan_builder import VulkanBuilder
@@ -42,7 +43,9 @@ GATHERED = 8.1
 what that takes is saved, but for a seventh, where they are read as words."""
 
 UNTURNED = 236.0
-"""The same, of what units lose where bytes run across k: 241 TOP/s at 8192³ instead of 538 (H200)."""
+"""The same, of what units lose where bytes run across k: 241 TOP/s at 8192³ instead of 538 (H200);"""
+LINED = 5000.0
+"""and where they read lines instead of blocks."""
 
 
 def byte_matmul(build: VulkanBuilder, a: View, b: View) -> list[View]:
@@ -55,21 +58,19 @@ def byte_matmul(build: VulkanBuilder, a: View, b: View) -> list[View]:
         signs=_signs(a, b),
     )
     chosen = _choose(build, product, b)
-    a = _in_words(build, product, a)
-    left = _matrix(a, "a", a.strides[2], a.strides[1])
-    if build.is_whole_constant(b):
-        if isinstance(chosen[0], byte_units.Tile):
-            # Columns are lines along k in shared memory: words of 32 of them at once would meet in two banks.
-            packed = build.prepared(b, "words last", _words_last, dtypes.INT32).transpose((0, 2, 1))
+    if isinstance(chosen[0], byte_units.Tile):
+        left = _of_units(build, product, a, "a")
+        if build.is_whole_constant(b):
+            right = _blocks(build.prepared(b, "blocks", in_blocks, dtypes.INT32), "b")
         else:
-            packed = build.prepared(b, "words first", _words_first, dtypes.INT32)
+            right = _of_units(build, product, b.transpose((0, 2, 1)), "b")
+        return _launch(build, product, left, right, chosen, b, _column_sums)
+    left = _matrix(_in_words(build, product, a), "a")
+    if build.is_whole_constant(b):
+        packed = build.prepared(b, "words first", _words_first, dtypes.INT32)
         right = matrix_operand(packed, "b", packed.strides[1], packed.strides[2])
     else:
-        columns = b.transpose((0, 2, 1))
-        if isinstance(chosen[0], byte_units.Tile) and _is_worth_turning(build, product, columns):
-            columns = build.turned_bytes(columns)
-        b = _in_words(build, product, columns).transpose((0, 2, 1))
-        right = _matrix(b, "b", b.strides[1], b.strides[2])
+        right = _matrix(_in_words(build, product, b.transpose((0, 2, 1))), "b")
     return _launch(build, product, left, right, chosen, b, _column_sums)
 
 
@@ -181,11 +182,37 @@ def _signs(a: View, b: View) -> tuple[bool, bool]:
     return a.dtype == dtypes.INT8, b.dtype == dtypes.INT8
 
 
-def _is_worth_turning(build: VulkanBuilder, product: Product, columns: View) -> bool:
-    """Whether (batch, n, k) is copied to lines along k, of which units read words as they lie."""
-    if not can_be_turned(columns):
-        return False
-    return _cycles(build, product) / UNTURNED > CYCLES * (LAUNCH + microseconds(columns))
+def _of_units(build: VulkanBuilder, product: Product, rows: View, letter: str) -> Operand:
+    """An operand (batch, rows, k) as units read it: in lines as it lies, in blocks that a pass makes of it
+    where that takes less than it saves, or in words."""
+    is_lined = _has_whole_lines(rows)
+    rate = LINED if is_lined else UNTURNED if rows.strides[2] != 1 else GATHERED
+    if can_be_blocks(rows) and _cycles(build, product) / rate > CYCLES * (LAUNCH + microseconds(rows)):
+        return _blocks(build.byte_blocks(rows), letter)
+    return _lines(rows, letter) if is_lined else _matrix(rows, letter)
+
+
+def _has_whole_lines(rows: View) -> bool:
+    """Whether (batch, rows, k) is whole words of 16 bytes along k as it lies."""
+    return (
+        rows.strides[2] == 1 and has_lines(rows) and is_aligned(rows) and rows.shape[2] % byte_blocks.WORD == 0
+    )
+
+
+def _blocks(blocks: View, letter: str) -> Operand:
+    def declare(writer: KernelWriter, width: int) -> str:
+        return byte_blocks.define_blocks(writer, blocks, letter.upper())
+
+    return Operand(declare, letter == "a", WORD, "blocks")
+
+
+def _lines(rows: View, letter: str) -> Operand:
+    """Of (batch, rows, k)."""
+
+    def declare(writer: KernelWriter, width: int) -> str:
+        return byte_blocks.define_lines_of(writer, rows, letter.upper())
+
+    return Operand(declare, letter == "a", WORD, "lines")
 
 
 def _cycles(build: VulkanBuilder, product: Product) -> float:
@@ -207,16 +234,20 @@ def _in_words(build: VulkanBuilder, product: Product, rows: View) -> View:
     return build.padded_lines(rows) if saved > CYCLES * (LAUNCH + microseconds(rows)) else rows
 
 
-def _matrix(view: View, letter: str, inner: int, outer: int) -> Operand:
-    """An operand whose bytes are words as they lie, or are gathered into such as they are read."""
-    along = 2 if letter == "a" else 1
-    others = (view.strides[0], outer, view.shape[along], view.offset)
-    if inner != 1 or not all(is_multiple(number, WORD) for number in others):
-        return matrix_operand(view, letter, inner, outer, WORD)
-    shape = tuple(size // WORD if axis == along else size for axis, size in enumerate(view.shape))
-    strides = tuple(1 if axis == along else stride // WORD for axis, stride in enumerate(view.strides))
-    words = View(view.buffer, dtypes.INT32, shape, strides, view.offset // WORD)
-    return matrix_operand(words, letter, 1, outer // WORD)
+def _matrix(rows: View, letter: str) -> Operand:
+    """An operand (batch, rows, k) whose bytes are words as they lie, or are gathered into such as they are
+    read."""
+    batch, outer, inner = rows.strides
+    if inner != 1 or not all(is_multiple(number, WORD) for number in (batch, outer, rows.shape[2], rows.offset)):
+        return matrix_operand(_oriented(rows, letter), letter, inner, outer, WORD)
+    shape = (*rows.shape[:2], rows.shape[2] // WORD)
+    words = View(rows.buffer, dtypes.INT32, shape, (batch // WORD, outer // WORD, 1), rows.offset // WORD)
+    return matrix_operand(_oriented(words, letter), letter, 1, outer // WORD)
+
+
+def _oriented(rows: View, letter: str) -> View:
+    """(batch, rows, k) as products have it: the right operand is (batch, k, n)."""
+    return rows if letter == "a" else rows.transpose((0, 2, 1))
 
 
 def _packed(array: Array, axis: int) -> Array:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from vkml.lowering.target import Target
 
 NEEDS = (*MATRIX_UNIT_NEEDS, "int8")
+FORMS = ("words", "lines", "blocks")
+"""How operands are read: see byte_units.slang."""
 STORE = 0.2
 """Cycles that a multiprocessor takes to store a result."""
 
@@ -29,27 +31,44 @@ class Tile(UnitTile):
     """Words that a multiprocessor multiplies in a cycle when it holds all workgroups that fit."""
     alone: float = 1.0
     """The share of that with one workgroup."""
+    stages: int = 1
+    """Tiles of each operand in shared memory."""
 
     def shared_bytes(self, fragment: Fragment) -> int:
         """As byte_units.slang counts them."""
-        return 4 * max((self.m + self.n) * (self.k + 4), self.subgroups * fragment.m * (self.sub_n + 4))
+        operands = self.stages * (self.m + self.n) * (self.k + 4)
+        return 4 * max(operands, self.subgroups * fragment.m * (self.sub_n + 4))
+
+    def takes_lines(self, fragment: Fragment) -> bool:
+        """Whether loads of 16 bytes of both operands, in lines or blocks, come out even."""
+        loaded = WORD * self.threads(fragment)
+        return (
+            self.k in (4, 8, 16, 32)
+            and self.m * self.k % loaded == 0
+            and self.n * self.k % loaded == 0
+            and self.m % 8 == 0
+            and self.n % 8 == 0
+        )
 
     def fits(self, fragment: Fragment, target: Target) -> bool:
         """Whether the kernel's loops come out even with this fragment, and the device has room."""
         return (
             fragment.k % WORD == 0
             and self.comes_out_even(fragment, fragment.k // WORD, 1, target)
+            and self.takes_lines(fragment)
             and self.shared_bytes(fragment) <= target.shared_bytes
         )
 
     def label(self) -> str:
         size = f"{self.m}x{self.n}x{WORD * self.k}"
-        return f"matrix units, int8, {size} tile, {self.sub_m}x{self.sub_n} a subgroup"
+        stages = ", two stages" if self.stages == 2 else ""
+        return f"matrix units, int8, {size} tile, {self.sub_m}x{self.sub_n} a subgroup{stages}"
 
     def text(
         self,
         fragment: Fragment,
         signs: tuple[bool, bool],
+        forms: tuple[str, str],
         widths: tuple[int, int],
         along_k: tuple[bool, bool],
     ) -> str:
@@ -58,6 +77,7 @@ class Tile(UnitTile):
         Args:
             fragment: the device's.
             signs: of the operands' bytes.
+            forms: how each is read,
             widths: words that are fetched at once of each,
             along_k: and whether they lie so.
         """
@@ -67,9 +87,11 @@ class Tile(UnitTile):
         lines = [f"static const int {name} = {value};" for name, value in self.numbers(fragment).items()]
         # Fragments begin at words of shared memory.
         lines.append(f"#define STORED {math.gcd(fragment.k // WORD, 4) if is_stored_so else 1}")
-        lines.append(f"#define OF_FOUR_STEPS {int(not along_k[1])}")
-        for letter, is_signed in zip("AB", signs, strict=True):
+        lines.append(f"#define OF_FOUR_STEPS {int(not along_k[1])}\n#define STAGES {self.stages}")
+        lines.append("".join(f"#define {form.upper()} {number}\n" for number, form in enumerate(FORMS)))
+        for letter, is_signed, form in zip("AB", signs, forms, strict=True):
             lines.append(f"static const int FLIP_{letter} = int({'0u' if is_signed else '0x80808080u'});")
+            lines.append(f"#define {letter}_FORM {form.upper()}")
         return "\n".join(lines)
 
 

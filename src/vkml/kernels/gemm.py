@@ -105,6 +105,8 @@ class Operand:
     """Whether neighbouring memory runs along the inner index: k of A, n of B."""
     width: int = 1
     """Neighbours one load may fetch at the most."""
+    form: str = "words"
+    """How matrix units of bytes read it (`byte_units.FORMS`); the source of others is another one."""
 
     def width_for(self, elements: int, threads: int) -> int:
         """Neighbours a load fetches where `threads` together fetch a tile of `elements`."""
@@ -179,7 +181,8 @@ def launch(
         fragment, kernel, needs = build.target.byte_fragment, "byte_units", set(byte_units.NEEDS)
         assert fragment is not None and product.signs is not None
         width_a, width_b = _widths(tile, a, b, tile.threads(fragment))
-        how = tile.text(fragment, product.signs, (width_a, width_b), (a.along_inner, not b.along_inner))
+        along_k = a.along_inner, not b.along_inner
+        how = tile.text(fragment, product.signs, (a.form, b.form), (width_a, width_b), along_k)
     else:
         width_a, width_b = _widths(tile, a, b, tile.threads)
         how = f"static const int THREAD_M = {tile.thread_m};\nstatic const int THREAD_N = {tile.thread_n};"

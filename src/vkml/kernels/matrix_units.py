@@ -242,20 +242,45 @@ def why_not_chosen(target: Target, product: Product, choice: Choice | None, *, i
     return "" if suits else "the device's fragments hold elements more than once"
 
 
+@dataclass(frozen=True)
+class Weights:
+    """Those of a product (k, n) in the order of fragments, with columns scaled."""
+
+    exponents: View
+    """Of columns."""
+    fragments: View
+    least: int | None
+    """See `packed_weights.least_power`; None: scales of rows are found by a pass."""
+
+
 def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Choice) -> list[View]:
     """Emits a product that `refusal` has nothing against; returns the views of its results."""
     fragment = build.target.fragment
     assert fragment is not None
-    tile = choice.tile
     packed = build.packed_weights(matrix_of(b), fragment)
-    has_pass = choice.has_pass
-    exponents = build.row_exponents(a, fragment) if has_pass else None
+    least = None
+    if not choice.has_pass:
+        asked = build.ask(matrix_of(b), least_power)
+        assert isinstance(asked, int)
+        least = asked
+    weights = Weights(exponents_of(packed, product.n), fragments_of(packed, product.n), least)
+    return launch_with(build, product, a, weights, choice)
+
+
+def launch_with(
+    build: VulkanBuilder, product: Product, a: View, weights: Weights, choice: Choice
+) -> list[View]:
+    """Emits a product by weights in fragments; returns the views of its results."""
+    fragment = build.target.fragment
+    assert fragment is not None
+    tile = choice.tile
+    exponents = build.row_exponents(a, fragment) if choice.has_pass else None
     epilogue, outputs = build.take_epilogue(product.result)
     writer = build.writer()
     pointers = {
         "A_POINTER": writer.read(a),
-        "B_POINTER": writer.read(fragments_of(packed, product.n), width=4),
-        "COLUMN_EXPONENTS": writer.read(exponents_of(packed, product.n), width=4, reinterpreted_as="int"),
+        "B_POINTER": writer.read(weights.fragments, width=4),
+        "COLUMN_EXPONENTS": writer.read(weights.exponents, width=4, reinterpreted_as="int"),
     }
     files = [
         "scales",
@@ -269,9 +294,8 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
         pointers["ROW_EXPONENTS"] = writer.read(exponents)
         files.remove("scale_guesses")
     else:
-        least = build.ask(matrix_of(b), least_power)
-        assert isinstance(least, int) and guesses(tile, fragment)
-        define_guess(writer, least)
+        assert weights.least is not None and guesses(tile, fragment)
+        define_guess(writer, weights.least)
     writer.constant(a.strides[1], "A_STRIDE")
     define(writer, fragment, choice, (product.m, product.n, product.k), pointers)
     writer.text(
@@ -469,9 +493,13 @@ def rule_of(build: VulkanBuilder, product: Product, a: View, b: View) -> Choice 
 
 
 def _leaves_room(build: VulkanBuilder, b: View) -> bool:
-    """Whether a guess may be off by eight powers of two, either way."""
     least = build.ask(matrix_of(b), least_power)
-    return isinstance(least, int) and least <= LARGEST_POWER - 16
+    return isinstance(least, int) and leaves_room(least)
+
+
+def leaves_room(least: int) -> bool:
+    """Whether a guess may be off by eight powers of two, either way, from what `least_power` says."""
+    return least <= LARGEST_POWER - 16
 
 
 def _has_several_products(rows: View) -> bool:

@@ -191,6 +191,7 @@ def _packing(
     is_vector = is_scaled and k_stride == 1 and all(is_multiple(number, 4) for number in whole)
     names = {
         "IS_SCALED": int(is_scaled),
+        "FEW_BITS": 0,
         "STAGE": stage,
         "K_AXES": axes_of_k if is_of_run else 3,
         "IS_WHOLE_VECTORS": boolean(is_of_run and is_vector),
@@ -241,6 +242,55 @@ def _packing(
     groups = (blocks, -(-(k if stage == 1 else padded(k, K_PADDING)) // share), 1)
     label = "column_magnitudes" if stage == 1 else "pack_weights"
     return writer.finish(label, groups, subgroup_size=fragment.lanes)
+
+
+def emit_few_bits(build: VulkanBuilder, numbers: str, writer: KernelWriter, k: int, n: int, fragment: Fragment) -> View:
+    """Emits the launch that makes fragments of numbers of few bits, scaled as they are read.
+
+    Args:
+        build: where the launch goes.
+        numbers: the text of ``float4 load_numbers(int row, int k)``: four of a column (row there), scaled.
+        writer: that has declared what the text reads.
+        k: steps,
+        n: and columns of the matrix.
+        fragment: whose order.
+
+    Returns:
+        The fragments, and room behind them that kernels may read.
+    """
+    columns, steps = padded(n, COLUMN_PADDING), padded(k, K_PADDING)
+    words = columns * steps // 2 + K_PADDING * (columns + WIDEST_TILE) // 2
+    fragments = build.scratch(TensorType(dtypes.UINT32, (words,)))
+    blocks, chunks = columns // COLUMN_PADDING, -(-steps // _CHUNK)
+    share = max(1, min(8, blocks * chunks // _PACKING_GROUPS)) * _CHUNK
+    names: dict[str, int | str] = {
+        "IS_SCALED": 1,
+        "FEW_BITS": 1,
+        "STAGE": 0,
+        "IS_ALONG_K": "true",
+        "PACKED": writer.write(fragments, width=4),
+    }
+    for name, value in (("rows", n), ("steps", k), ("k_padded", steps), ("share", share)):
+        writer.word(name, value)
+    writer.need(*UNIT_NEEDS[fragment.element])
+    writer.text(
+        "\n".join(
+            [
+                f"static const int FRAGMENT_N = {fragment.n};",
+                f"static const int FRAGMENT_K = {fragment.k};",
+                f"static const int LANES = {fragment.lanes};",
+                f"static const int CHUNK = {_CHUNK};",
+                *(f"#define {name} {value}" for name, value in names.items()),
+                "typealias Source = float;",
+                f"typealias Element = {fragment.slang_element};",
+                numbers,
+            ]
+        )
+    )
+    writer.text(template("scales") + template("fragments"))
+    groups = blocks, -(-steps // share), 1
+    build.emit(writer.finish("unpack_fragments", groups, subgroup_size=fragment.lanes))
+    return fragments
 
 
 def count_elements(result: View, fragment: Fragment, push_bytes: int) -> Dispatch:

@@ -73,10 +73,10 @@ def _copied(view: View) -> tuple[int, int]:
     """Rows and steps of k of a copy. Its lines, along k or across it, are whole words."""
     _, rows, k = view.shape
     word = WORD // view.itemsize
-    return _whole(rows, TILE, 1 if view.strides[2] == 1 else word), _whole(k, BLOCK, word)
+    return many_or_few(rows, TILE, 1 if view.strides[2] == 1 else word), many_or_few(k, BLOCK, word)
 
 
-def _whole(count: int, many: int, few: int) -> int:
+def many_or_few(count: int, many: int, few: int) -> int:
     """The next multiple of one of two divisors: of the larger one where it is little to that."""
     if isinstance(count, Size):
         return count
@@ -104,7 +104,7 @@ def emit_padded_lines(build: VulkanBuilder, view: View) -> View:
     shape = (batch, all_rows, steps) if is_along_k else (batch, steps, all_rows)
     copy = build.scratch(TensorType(view.dtype, shape))
     writer = build.writer()
-    text = _define_lines(writer, view)
+    text = define_lines(writer, view)
     sizes = {
         "ALL_LINES": written,
         "ALL_WORDS": words,
@@ -126,46 +126,12 @@ def emit_padded_lines(build: VulkanBuilder, view: View) -> View:
     return copy if is_along_k else copy.transpose((0, 2, 1))
 
 
-def can_be_turned(view: View) -> bool:
-    """Whether the pass can turn (batch, rows, k): bytes of a known number, whose lines run across k."""
-    return view.itemsize == 1 and can_be_padded(view) and view.strides[2] != 1
-
-
-def emit_turned_bytes(build: VulkanBuilder, view: View) -> View:
-    """Emits the copy along k of an operand that `can_be_turned`.
-
-    Returns:
-        (batch, rows or more, k or more): zeros behind the last k and the last row.
-    """
-    batch, rows, k = view.shape
-    if batch != 1 and view.strides[0] == 0:
-        return _for_all(batch, emit_turned_bytes(build, replace(view, shape=(1, rows, k))))
-    steps, all_rows = -(-k // BLOCK) * BLOCK, _whole(rows, TILE, 1)
-    copy = build.scratch(TensorType(view.dtype, (batch, all_rows, steps)))
-    writer = build.writer()
-    text = _define_lines(writer, view)
-    sizes = {"ALL_ROWS": all_rows, "STEPS": steps, "BATCH_WORDS": all_rows * steps // WORD}
-    for name, value in sizes.items():
-        writer.constant(value, name)
-    writer.text(f"{text}\n#define COPY {writer.write(copy, width=4, reinterpreted_as='uint')}")
-    writer.text(template("byte_lines") + template("turned_bytes"))
-    build.emit(
-        writer.finish(
-            "turned_bytes",
-            (-(-all_rows // BLOCK), steps // BLOCK, batch),
-            variant="bytes, 64 by 64",
-            reason="lines along k, in words, for matrix units",
-        )
-    )
-    return copy
-
-
 def _for_all(batch: int, one: View) -> View:
     """What has been made of the one matrix that all batches have."""
     return one.expand((batch, *one.shape[1:]))
 
 
-def _define_lines(writer: KernelWriter, view: View) -> str:
+def define_lines(writer: KernelWriter, view: View) -> str:
     """The names that byte_lines.slang wants to know."""
     batch, rows, k = view.shape
     is_along_k = view.strides[2] == 1

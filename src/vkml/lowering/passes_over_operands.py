@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
+from vkml.kernels.byte_blocks import emit_byte_blocks
 from vkml.kernels.matrix_units import emit_row_exponents
 from vkml.kernels.packed_weights import Fragment, emit_packing
-from vkml.kernels.padded_lines import emit_padded_lines, emit_turned_bytes
+from vkml.kernels.padded_lines import emit_padded_lines
 from vkml.kernels.spec import Dispatch
 from vkml.kernels.split_rows import SplitRows, emit_split_rows
 from vkml.kernels.views import View
@@ -63,9 +64,9 @@ class PassBuilder(Builder[Dispatch]):
         """(batch, rows, k) with lines that begin at multiples of 16 bytes, copied once for all products."""
         return self._once(view, "padded", emit_padded_lines, _alone)
 
-    def turned_bytes(self, view: View) -> View:
-        """(batch, rows, k) of bytes that run across k, in lines along k, copied once for all products."""
-        return self._once(view, "turned", emit_turned_bytes, _alone)
+    def byte_blocks(self, view: View) -> View:
+        """(batch, rows, k) of bytes in blocks of whole lines for matrix units, copied once for all products."""
+        return self._once(view, "blocks", emit_byte_blocks, _alone)
 
     def _once(
         self,
