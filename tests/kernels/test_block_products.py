@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import vkml
+from tests.kernels.gpu_targets import GPU
 from tests.kernels.test_gemv import processors
 from tests.kernels.test_tiles import lavapipe
-from tests.quantized.few_bits import Model, random_weights
+from tests.quantized.few_bits import FewBits, Model, packed, random_weights
+from vkml import vulkan
+from vkml.engine.devices import target_of
+from vkml.ir import Constant, TensorType, dtypes
+from vkml.kernels import matrix_units
+from vkml.kernels.views import Buffer, BufferKind, View, contiguous
+from vkml.lowering.kept import forget_lowerings
+from vkml.lowering.target import Target
+from vkml.lowering.vulkan_builder import VulkanBuilder
 
 __all__ = ["lavapipe", "processors"]
 
@@ -31,3 +43,89 @@ def test_threads_share_columns(
         assert (step.kernel, step.operators) == ("block_product", ("MatMulNBits",))
         if processors == 8 and columns > 2000 and rows == 1:
             assert "4 columns a thread" in step.variant
+
+
+@pytest.fixture
+def units(lavapipe: str) -> Iterator[Target]:
+    """A device with matrix units."""
+    yield target_of(vulkan.find_device(lavapipe, True), "high")
+    matrix_units.forced = None
+    forget_lowerings()
+
+
+def run(weights: FewBits, x: np.ndarray, device: str) -> tuple[np.ndarray, list[str]]:
+    """The product with rows at precision high, and the kernels that made it."""
+    model = Model(x.shape[1], rows=len(x))
+    data = model.bytes(model.product("x", weights))
+    with vkml.InferenceSession(data, devices=device, precision="high") as session:
+        [found] = session.run(None, {"x": x})
+        return found, [step.kernel for step in session.report().steps]
+
+
+@pytest.mark.parametrize(("splits", "has_pass"), [(1, True), (2, False)])
+def test_fragments_of_few_bits(lavapipe: str, units: Target, splits: int, has_pass: bool) -> None:
+    """As exact as TF32, whatever numbers come to; rows of very different magnitudes too."""
+    fragment = units.fragment
+    assert fragment is not None
+    tile = matrix_units.Tile(2 * fragment.m, 2 * fragment.n, 2, 1, 32, 1, 1.0, 1.0)
+    matrix_units.forced = matrix_units.Choice(tile, splits, has_pass)
+    for inner, bits, block, columns, has_zeros in (
+        (256, 4, 32, 70, False),
+        (210, 4, 16, 33, True),
+        (70, 2, 32, 40, True),
+        (35, 8, 16, 24, False),
+    ):
+        forget_lowerings()
+        weights = random_weights(inner, columns, bits=bits, block=block, has_zeros=has_zeros)
+        # The exponents of the columns' powers of two are not all alike.
+        powers = np.exp2(np.arange(columns) % 7).astype(np.float32)
+        weights = replace(weights, scales=weights.scales * powers[:, None])
+        random = np.random.default_rng(bits)
+        x = random.standard_normal((37, inner)).astype(np.float32)
+        x *= 10.0 ** random.integers(-20, 12, (37, 1)).astype(np.float32)
+        found, kernels = run(weights, x, lavapipe)
+        expected = x.astype(np.float64) @ weights.matrix
+        # Two operands, each rounded by 2^-12 to 2^-11.
+        bound = np.abs(x).astype(np.float64) @ np.abs(weights.matrix) * 2.0**-10
+        assert (np.abs(found - expected) <= bound).all()
+        assert np.linalg.norm(found[:1] - expected[:1]) < 1e-3 * np.linalg.norm(expected[:1])
+        assert kernels[0] == "unpack_fragments" and ("row_exponents" in kernels) == has_pass
+    x[5, 3], x[6, 0] = np.inf, np.nan
+    found, _ = run(weights, x, lavapipe)
+    with np.errstate(invalid="ignore"):
+        expected = x @ weights.matrix.astype(np.float32)
+    assert np.isnan(found[6]).all()
+    np.testing.assert_array_equal(found[5], expected[5])  # infinities by the sign of the number, NaN where it is 0
+
+
+def kernels_of(target: Target, weights: FewBits, rows: int = 128) -> list[str]:
+    """The labels of the launches of a product with weights without zero points."""
+    columns, inner = weights.codes.shape
+    build = VulkanBuilder(target)
+    type_ = TensorType(dtypes.FLOAT32, (rows, inner))
+    a = contiguous(Buffer(BufferKind.INPUT, type_.bytes, "x"), type_)
+
+    def constant(array: np.ndarray, name: str) -> View:
+        return build.constant(Constant(dtypes.from_numpy(array.dtype), array.shape, array), name)
+
+    codes = constant(packed(weights.codes, weights.bits), "codes")
+    scales = constant(weights.scales, "scales")
+    with build.step(TensorType(dtypes.FLOAT32, (rows, columns))):
+        build.block_matmul(a, codes, scales, None, weights.bits, weights.block, rounds=False)
+    return [launch.kernel.label for launch in build.launches]
+
+
+def test_which_weights_become_fragments() -> None:
+    """Those of whose bounds one scale a column suits; at precision high."""
+    weights = random_weights(2048, 2048)
+    assert kernels_of(GPU, weights)[0] == "unpack_fragments"
+    assert kernels_of(GPU, weights, rows=8) == ["block_product"]
+    assert kernels_of(replace(GPU, strict_fp32=True), weights)[0] == "unpack_blocks"
+    # A step of k that is multiplied by zeros alone; a scale of 0; one that is no number; too different ones.
+    codes = weights.codes.copy()
+    codes[:, 100] = 8
+    assert kernels_of(GPU, replace(weights, codes=codes))[0] == "unpack_blocks"
+    for scale in (0, np.nan, np.inf, 1e-11):
+        scales = weights.scales.copy()
+        scales[7, 2] = scale
+        assert kernels_of(GPU, replace(weights, scales=scales))[0] == "unpack_blocks", scale

@@ -17,13 +17,14 @@ from vkml.engine.sketch import Sketch
 from vkml.ir import Constant, DType, TensorType, dtypes
 from vkml.ir.windows import Windows
 from vkml.kernels import byte_product, byte_units, gemm
+from vkml.kernels.byte_blocks import in_blocks, shape_of
 from vkml.kernels.byte_product import NEEDS
 from vkml.kernels.byte_units import Tile
 from vkml.kernels.packed_weights import Fragment
 from vkml.kernels.slang import compile_kernel
 from vkml.kernels.slang import opcodes as op
 from vkml.kernels.spec import Dispatch
-from vkml.kernels.views import Buffer, BufferKind, contiguous
+from vkml.kernels.views import Buffer, BufferKind, View, contiguous
 from vkml.lowering import passes_over_operands
 from vkml.lowering.kept import forget_lowerings
 from vkml.lowering.target import Target
@@ -242,7 +243,7 @@ def units(vulkan_device_name: str) -> Iterator[str]:
     ("a_type", "splits", "k"), [(np.int8, 1, 4), (np.uint8, 3, 4), (np.uint8, 1, 16), (np.int8, 2, 16)]
 )
 def test_matrix_units(units: str, a_type: type, splits: int, k: int) -> None:
-    """From unsigned operands 128 is taken and given back; what pads images is changed like them.
+    """From unsigned operands 128 is taken and given back.
 
     Tiles of 16 words along k are fetched and stored by four of them where operands lie so.
     """
@@ -257,14 +258,65 @@ def test_matrix_units(units: str, a_type: type, splits: int, k: int) -> None:
     cases.add("MatMulInteger", bytes_of(a_type, 9, 80), Fixed(bytes_of(np.int8, 80, 20)))  # results by fours
     if a_type == np.int8:
         cases.add("MatMulInteger", bytes_of(a_type, 9, 144), bytes_of(np.int8, 144, 20))  # of four steps of k
-    for channels in (12, 32):  # filters of whole words, and of whole fours of these
-        x, weight = bytes_of(a_type, 2, channels, 6, 4), Fixed(bytes_of(np.int8, 12, channels // 2, 3, 3))
-        cases.add("ConvInteger", x, weight, Fixed(np.asarray(7, a_type)), group=2, pads=ONES)
     cases.check(units)
     graph, _, _ = cases.graph()
     with vkml.InferenceSession(save_graph(graph), devices=units) as session:
         variants = [step.variant for step in session.report().steps if "byte" in step.kernel]
     assert len(variants) == len(cases.cases) and all("matrix units" in variant for variant in variants)
+
+
+@pytest.mark.parametrize(("a_type", "splits"), [(np.int8, 1), (np.uint8, 2)])
+@pytest.mark.parametrize("is_strided", [False, True], ids=["whole", "strided"])
+def test_convolutions_on_matrix_units(units: str, a_type: type, splits: int, is_strided: bool) -> None:
+    """Of images whose channels lie side by side, or are copied so; what pads images is changed like them."""
+    fragment = target_of(vulkan.find_device(units, True)).byte_fragment
+    assert fragment is not None
+    byte_units.forced = Tile(2 * fragment.m, 2 * fragment.n, 16, fragment.m, 2 * fragment.n), splits
+    cases = Cases()
+
+    def convolution(x: tuple[int, ...], weight: tuple[int, ...], zero: int, **attributes: Any) -> None:
+        filters = Fixed(bytes_of(np.int8, *weight))
+        cases.add("ConvInteger", bytes_of(a_type, *x), filters, Fixed(np.asarray(zero, a_type)), **attributes)
+
+    convolution((2, 32, 6, 4), (12, 16, 3, 3), 7, group=2, pads=ONES)
+    convolution((1, 48, 7, 5), (8, 48, 1, 1), 0)
+    convolution((2, 16, 9, 8), (20, 16, 3, 2), 3, strides=(2, 1), dilations=(2, 3), pads=(2, 0, 1, 3))
+    convolution((1, 80, 11), (5, 80, 4), 1, pads=(3, 3))
+    convolution((1, 16, 3, 4, 5), (7, 16, 2, 1, 3), 2, pads=(1, 0, 1, 0, 0, 1))
+    cases.check(units, is_strided=is_strided)
+    graph, _, _ = cases.graph()
+    with vkml.InferenceSession(save_graph(graph), devices=units) as session:
+        variants = [step.variant for step in session.report().steps if "byte" in step.kernel]
+    assert len(variants) == len(cases.cases) and all("matrix units" in variant for variant in variants)
+
+
+def test_channels_stay_side_by_side(units: str) -> None:
+    """From one convolution to the next, through what is fused behind it: one copy of what is fed."""
+    fragment = target_of(vulkan.find_device(units, True)).byte_fragment
+    assert fragment is not None
+    byte_units.forced = Tile(2 * fragment.m, 2 * fragment.n, 16, fragment.m, 2 * fragment.n), 1
+    sketch = Sketch("convolutions")
+    scale, zero = sketch.constant(np.float32(0.02)), sketch.constant(np.uint8(3))
+    x = sketch.input("x", (1, 32, 7, 6), dtypes.UINT8)
+
+    def convolution(value: str, filters: int, channels: int, kernel: int) -> str:
+        weight = sketch.constant(bytes_of(np.int8, filters, channels, kernel, kernel))
+        factors = sketch.constant(np.linspace(0.001, 0.002, filters, dtype=np.float32))
+        none = sketch.constant(np.zeros(filters, np.int8))
+        pads = (kernel // 2,) * 4
+        return sketch.node("QLinearConv", value, scale, zero, weight, factors, none, scale, zero, pads=pads)
+
+    first = convolution(x, 16, 32, 3)
+    last = convolution(convolution(first, 48, 16, 1), 9, 48, 3)
+    data = save_graph(sketch.finish(last, convolution(first, 20, 16, 3)))
+    feed = {"x": bytes_of(np.uint8, 1, 32, 7, 6)}
+    with vkml.InferenceSession(data, devices=units) as session:
+        found = session.run(None, feed)
+        kernels = [step.kernel for step in session.report().steps]
+    assert sorted(kernels) == ["byte_conv"] * 4 + ["copy"]
+    expected = vkml.InferenceSession(data, devices="cpu").run(None, feed)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize(("a_type", "n"), [(np.uint8, 36), (np.int8, 36), (np.uint8, 37)])
@@ -291,17 +343,22 @@ def test_units_quantise_their_results(units: str, a_type: type, n: int) -> None:
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize(("k", "stages"), [(8, 2), (16, 1), (32, 1)])
 @pytest.mark.parametrize("is_strided", [False, True], ids=["whole", "strided"])
-def test_bytes_across_k_are_turned(units: str, is_strided: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To lines along k for matrix units, whatever they begin at, once for all batches that have the same."""
+def test_operands_in_blocks(
+    units: str, is_strided: bool, k: int, stages: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever their lines begin at, along k and across it, once for all batches that have the same."""
     fragment = target_of(vulkan.find_device(units, True)).byte_fragment
     assert fragment is not None
-    byte_units.forced = Tile(fragment.m, 2 * fragment.n, 16, fragment.m, fragment.n), 1
-    monkeypatch.setattr(byte_product, "UNTURNED", 1e-9)
-    turned: list[Any] = []
-    emit = passes_over_operands.emit_turned_bytes
+    tile = Tile(2 * fragment.m, 2 * fragment.n, k, fragment.m, 2 * fragment.n, stages=stages)
+    byte_units.forced = tile, 1
+    for rate in ("LINED", "UNTURNED", "GATHERED"):
+        monkeypatch.setattr(byte_product, rate, 1e-9)
+    made: list[View] = []
+    emit = passes_over_operands.emit_byte_blocks
     monkeypatch.setattr(
-        passes_over_operands, "emit_turned_bytes", lambda *given: (turned.append(given), emit(*given))[1]
+        passes_over_operands, "emit_byte_blocks", lambda *given: (made.append(given[1]), emit(*given))[1]
     )
     forget_lowerings()
     cases = Cases()
@@ -314,9 +371,23 @@ def test_bytes_across_k_are_turned(units: str, is_strided: bool, monkeypatch: py
         ((2, 9, 64), (64, 13)),
     ):
         cases.add("MatMulInteger", bytes_of(np.int8, *left), bytes_of(np.int8, *right))
+    cases.add("MatMulInteger", bytes_of(np.uint8, 9, 144), Fixed(bytes_of(np.int8, 144, 20)))
     cases.check(units, is_strided=is_strided)
-    assert len(turned) >= len(cases.cases)
+    assert len(made) >= 2 * len(cases.cases) - 1
     forget_lowerings()
+
+
+def test_constants_in_blocks() -> None:
+    """Zeros behind the last step and the last row included."""
+    for batch, k, rows in ((1, 64, 8), (2, 67, 13), (1, 5, 515), (1, 130, 16)):
+        array = bytes_of(np.int8, batch, k, rows)
+        blocks = in_blocks(array)
+        assert blocks.shape == shape_of(batch, rows, k)
+        found = blocks.view(np.int8).reshape(*blocks.shape[:3], 4, 8, 16)
+        for b, step, row in ((0, 0, 0), (batch - 1, k - 1, rows - 1), (0, k // 2, rows // 3)):
+            place = found[b, step // 64, row // 8, step // 16 % 4, row % 8, step % 16]
+            assert place == array[b, step, row]
+        assert np.abs(blocks.view(np.int8).astype(np.int64)).sum() == np.abs(array.astype(np.int64)).sum()
 
 
 FRAGMENT = Fragment(16, 8, 32, 32, "int8")
@@ -351,11 +422,12 @@ def test_every_tile_suits_the_gpu_and_multiplies_with_signs(
 
 
 @pytest.mark.parametrize("has_units", [False, True])
-def test_constants_are_read_along_k_for_units(has_units: bool) -> None:
+def test_constants_are_read_in_blocks_by_units(has_units: bool) -> None:
     """Four words at once; ordinary arithmetic takes words of four columns."""
     target = GPU if has_units else replace(GPU, byte_fragment=None)
     [launch] = launches_of(target, 2048, 2048, 2048, (dtypes.INT8, dtypes.INT8))
     assert ("matrix units" in launch.kernel.variant) == has_units
+    assert ("#define B_FORM BLOCKS" in launch.kernel.source) == has_units
     assert f"static const bool B_ALONG_N = {'false' if has_units else 'true'};" in launch.kernel.source
     assert "#define WIDTH_B 4" in launch.kernel.source
     assert ("#define STORED 4" in launch.kernel.source) == has_units
@@ -388,14 +460,15 @@ def test_words_across_k_are_stored_by_four_steps(monkeypatch: pytest.MonkeyPatch
         build.byte_matmul(a, b)
     [launch] = build.launches
     assert "#define STORED 4\n#define OF_FOUR_STEPS 1" in launch.kernel.source
+    assert "#define A_FORM LINES" in launch.kernel.source and "#define B_FORM WORDS" in launch.kernel.source
 
 
-def test_what_is_turned(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_pass_brings_into_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of large products, for matrix units alone."""
     monkeypatch.setattr(byte_units, "forced", (byte_units.TILES[0], 1))
     for m, k, n, dtype, passes in (
-        (4096, 4096, 4096, dtypes.INT8, ["turned_bytes"]),
-        (4095, 4095, 4095, dtypes.INT8, ["padded_lines", "turned_bytes"]),
+        (4096, 4096, 4096, dtypes.INT8, ["byte_blocks"]),
+        (4095, 4095, 4095, dtypes.INT8, ["byte_blocks", "byte_blocks"]),
         (4096, 4096, 4096, dtypes.UINT8, []),  # nothing is known of either sign: no units
         (256, 128, 512, dtypes.INT8, []),
     ):

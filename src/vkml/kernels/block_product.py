@@ -24,7 +24,7 @@ from vkml.kernels.packed_weights import (
     emit_few_bits,
     padded,
 )
-from vkml.kernels.pointwise import emit_store
+from vkml.kernels.pointwise import emit_store, emit_vector_store
 from vkml.kernels.views import View
 from vkml.kernels.writer import KernelWriter, compute_type, load_expression, multiply_add, template
 
@@ -216,8 +216,10 @@ def _by_floats(
     for name, value in (("N", columns), ("K", inner), ("WORDS", words)):
         writer.constant(value, name)
     _write_matrix(writer, codes, scales, _zero_words(build, zeros, bits), bits, block, accumulator)
-    emit_store(writer, (columns, inner), [matrix], None, accumulator)
-    writer.text(template("unpack_blocks"))
+    stores_four = inner % 4 == 0
+    emit = emit_vector_store if stores_four else emit_store
+    emit(writer, (columns, inner), [matrix], None, accumulator)
+    writer.text(f"#define STORES_FOUR {int(stores_four)}\n{template('unpack_blocks')}")
     across, down = writer.grid(-(-columns * words // 128), build.target.max_groups)
     build.emit(writer.finish("unpack_blocks", (across, down, 1), variant=f"{bits} bits in blocks of {block}"))
     right = matrix.transpose((1, 0)).reshape((1, inner, columns))

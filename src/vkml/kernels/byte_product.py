@@ -13,7 +13,7 @@ from vkml.ir import dtypes
 from vkml.ir.lowering import CannotLower
 from vkml.ir.size import is_multiple, typical
 from vkml.ir.windows import Windows
-from vkml.kernels import byte_blocks, byte_units
+from vkml.kernels import byte_blocks, byte_units, byte_windows, gemm
 from vkml.kernels.byte_blocks import can_be_blocks, in_blocks
 from vkml.kernels.conv import convolution, image_operand
 from vkml.kernels.gemm import (
@@ -92,6 +92,9 @@ def byte_conv(
     filters, inner = weight.shape[0] // group, weight.shape[1]
     if inner == 1 and group > 1:
         raise CannotLower("convolutions of one channel a group have no Vulkan kernel for bytes")
+    on_units = _conv_on_units(build, x, weight, windows, group, fill)
+    if on_units is not None:
+        return on_units
     channels = _words(inner)
     is_tap_major = not windows.is_pointwise and channels % TILE_K == 0
     if is_tap_major:
@@ -108,26 +111,49 @@ def byte_conv(
         signs=_signs(weight, x),
     )
     a = matrix_operand(rows, "a", 1, steps)
-    # The same byte four times, with the sign that the word then has.
-    padding = int(np.full(WORD, fill, np.int64).astype(np.uint8).view(np.int32)[0])
-    pixels = image_operand(x, group, windows, is_tap_major, WORD, padding)
-    chosen = _choose(build, product, weight, is_gathered=True)
-    return _launch(build, product, a, pixels, chosen, weight, _filter_sums)
+    pixels = image_operand(x, group, windows, is_tap_major, WORD, _four_times(fill))
+    # Pixels are gathered word by word, for which units wait longer than ordinary arithmetic does.
+    chosen = choose(build.target, replace(product, signs=(False, False)))
+    return launch(build, product, a, pixels, chosen)
 
 
-def _choose(
-    build: VulkanBuilder, product: Product, weight: View, *, is_gathered: bool = False
-) -> tuple[AnyTile, int]:
+def _conv_on_units(
+    build: VulkanBuilder, x: View, weight: View, windows: Windows, group: int, fill: int
+) -> list[View] | None:
+    """A convolution on matrix units, of images that are copied with their channels side by side if they do not
+    lie so; None where it is none for them, or expected to be slower."""
+    signs = _signs(x, weight)
+    product = byte_windows.product_of(build, x, weight, windows, group, signs)
+    if product is None or not signs[1]:
+        return None
+    chosen = byte_units.choose(build.target, product)
+    if chosen is None:
+        return None
+    if byte_units.forced is None:
+        ordinary = gemm.cycles(build.target, replace(product, signs=(False, False)))
+        copying = byte_windows.microseconds(x)
+        if chosen.cycles + (CYCLES * (LAUNCH + copying) if copying else 0.0) > ordinary:
+            return None
+    if not byte_windows.lies_so(x):
+        x = build.channels_last(x)
+    filters = byte_windows.filters_in_blocks(build, weight, group)
+    operands = byte_windows.windows_operand(x, windows, group, _four_times(fill)), _blocks(filters, "b")
+    return _launch(build, product, *operands, (chosen.tile, chosen.splits), weight, _filter_sums)
+
+
+def _four_times(byte: int) -> int:
+    """The same byte four times, with the sign that the word then has."""
+    return int(np.full(WORD, byte, np.int64).astype(np.uint8).view(np.int32)[0])
+
+
+def _choose(build: VulkanBuilder, product: Product, weight: View) -> tuple[AnyTile, int]:
     """The tile and ranges of K: of matrix units where these are expected to be faster.
 
-    Units take int8. Where an operand is uint8, the other one has to be known (see `_launch`). Pixels are
-    gathered word by word, for which units wait longer than ordinary arithmetic does: of quantised networks of
-    convolutions each took 1.3 to 1.5 times as long (H200).
+    Units take int8. Where an operand is uint8, the other one has to be known (see `_launch`).
     """
     assert product.signs is not None
     is_weight_signed = weight.dtype == dtypes.INT8
     takes_units = all(product.signs) or (is_weight_signed and build.is_whole_constant(weight))
-    takes_units &= not is_gathered or byte_units.forced is not None
     return choose(build.target, product if takes_units else replace(product, signs=(False, False)))
 
 
@@ -157,7 +183,7 @@ def _launch(
     assert product.signs is not None
     if isinstance(chosen[0], byte_units.Tile) and not all(product.signs):
         missing = build.prepared(weight, f"missing {sums.__name__}", sums, dtypes.INT32)
-        build.before_epilogue(product.result, addend=missing.expand(product.space))
+        build.before_epilogue(product.result, addend=missing.expand(product.stored_space))
     return launch(build, product, a, b, chosen)
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from vkml.lowering.target import Target
 
 NEEDS = (*MATRIX_UNIT_NEEDS, "int8")
-FORMS = ("words", "lines", "blocks")
+FORMS = ("words", "lines", "blocks", "windows")
 """How operands are read: see byte_units.slang."""
 STORE = 0.2
 """Cycles that a multiprocessor takes to store a result."""

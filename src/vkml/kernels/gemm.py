@@ -14,7 +14,8 @@ from vkml.ir.size import Size, is_multiple, typical
 from vkml.ir.wording import counted
 from vkml.kernels import bfloat16_units, byte_units
 from vkml.kernels.candidates import Candidate
-from vkml.kernels.pointwise import emit_store, emit_vector_store
+from vkml.kernels.epilogue import Epilogue
+from vkml.kernels.pointwise import emit_store, emit_vector_store, on_space
 from vkml.kernels.results import add_partials
 from vkml.kernels.unit_tiles import Choice as UnitChoice
 from vkml.kernels.views import View
@@ -142,6 +143,17 @@ class Product:
     signs: tuple[bool, bool] | None = None
     """Of words of four bytes along k, which `k` counts: whether those of A and of B have signs."""
 
+    turned: tuple[int, ...] = ()
+    """How axes of what is stored and read by the epilogue change places to be those of `space`."""
+    lies: tuple[int, ...] = ()
+    """The order of the result's axes in which it had better lie in memory."""
+
+    @property
+    def stored_space(self) -> tuple[int, ...]:
+        """`space`, with its axes where they are in what is stored."""
+        order = self.turned or range(len(self.space))
+        return tuple(self.space[order.index(axis)] for axis in range(len(self.space)))
+
     @property
     def terms(self) -> str:
         """The function ``multiply_add``."""
@@ -169,7 +181,10 @@ def launch(
     """
     fragment = None
     tile, splits = chosen
-    epilogue, outputs = build.take_epilogue(product.result)
+    epilogue, outputs = build.take_epilogue(product.result, product.lies or None)
+    results = outputs
+    if product.turned:
+        epilogue, outputs = _turned(product, epilogue, outputs)
     kernel, needs = "gemm", {"integer_dot"} if product.signs is not None else set()
     if isinstance(tile, bfloat16_units.Tile):
         fragment, kernel, needs = build.target.bfloat16_fragment, "bfloat16_units", set(bfloat16_units.NEEDS)
@@ -237,7 +252,8 @@ def launch(
             if isinstance(tile, Tile)
             else isinstance(tile, byte_units.Tile)
         )
-        stores_four = has_four and is_multiple(product.space[-1], 4)
+        # Columns of groups lie side by side where these are turned.
+        stores_four = has_four and all(is_multiple(size, 4) for size in (product.space[-1], product.n))
         emit = emit_vector_store if stores_four else emit_store
         emit(writer, product.space, outputs, epilogue, accumulator)
         name, type_ = ("4", f"vector<{accumulator}, 4>") if stores_four else ("", accumulator)
@@ -246,7 +262,7 @@ def launch(
             f"    store{name}({product.coordinates}, x);\n}}"
         )
     writer.text(f"#define STORES_FOUR {int(stores_four)}")
-    writer.text(template(kernel))
+    writer.text((template("byte_windows") if a.form == "windows" else "") + template(kernel))
     if kernel != "bfloat16_units":
         writer.text(template("tile_loads"))
     groups = (-(-product.n // tile.n), -(-product.m // tile.m), product.batch * splits)
@@ -263,7 +279,21 @@ def launch(
     )
     if partials is not None:
         add_partials(build, product, partials, splits, outputs, epilogue)
-    return outputs
+    return results
+
+
+def _turned(
+    product: Product, epilogue: Epilogue | None, outputs: list[View]
+) -> tuple[Epilogue | None, list[View]]:
+    """What the epilogue reads and what is stored, over the product's space."""
+
+    def turned(view: View) -> View:
+        return on_space(view, product.stored_space).transpose(product.turned)
+
+    if epilogue is not None:
+        leaves = {name: turned(view) for name, view in epilogue.leaves.items()}
+        epilogue = Epilogue(epilogue.body, epilogue.result, leaves)
+    return epilogue, [turned(view) for view in outputs]
 
 
 def _ranges(product: Product, tile: AnyTile, splits: int) -> tuple[int, int]:

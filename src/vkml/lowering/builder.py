@@ -578,14 +578,17 @@ class Builder(Templates, Generic[D]):
 
         Args:
             type_: of the template's own result, stored as it is when there is no epilogue.
-            order: of its axes, in which it had better lie in memory where nothing else is wanted.
+            order: of its axes, in which it had better lie in memory where nothing else is wanted; so had what
+                the epilogue makes of it.
         """
         taken, self._epilogue = self._epilogue, None
         if taken is None:
             return None, [self.laid_output(type_, self._order if order is None else order)]
         if self._epilogue_names:
             self._result_names = self._epilogue_names
-        return taken, [self.output(t, i) for i, t in enumerate(self._epilogue_types)]
+        orders = [order if t.dims == type_.dims else None for t in self._epilogue_types]
+        types = enumerate(zip(self._epilogue_types, orders, strict=True))
+        return taken, [self.laid_output(t, laid, index) for index, (t, laid) in types]
 
     def laid_output(self, type_: TensorType, order: Sequence[int] | None, index: int = 0) -> View:
         """As `output`, where nothing else is wanted with axes that lie in an order in memory."""

@@ -68,6 +68,10 @@ class PassBuilder(Builder[Dispatch]):
         """(batch, rows, k) of bytes in blocks of whole lines for matrix units, copied once for all products."""
         return self._once(view, "blocks", emit_byte_blocks, _alone)
 
+    def channels_last(self, images: View) -> View:
+        """Images (batch, channels, *spatial) copied with their channels side by side, once for all readers."""
+        return self._once(images, "channels last", _with_channels_last, _alone)
+
     def _once(
         self,
         view: View,
@@ -101,6 +105,12 @@ class PassBuilder(Builder[Dispatch]):
             for number, part in enumerate(parts(found)):
                 self._note(view, part, again(number))
         return found
+
+
+def _with_channels_last(build: Any, images: View) -> View:
+    last = tuple(range(2, len(images.shape)))
+    copy: View = build.contiguous(images.transpose((0, *last, 1)))
+    return copy.transpose((0, len(last) + 1, *(axis - 1 for axis in last)))
 
 
 def _alone(view: View) -> tuple[View, ...]:
