@@ -95,7 +95,8 @@ def test_fragments_of_few_bits(lavapipe: str, units: Target, splits: int, has_pa
     with np.errstate(invalid="ignore"):
         expected = x @ weights.matrix.astype(np.float32)
     assert np.isnan(found[6]).all()
-    np.testing.assert_array_equal(found[5], expected[5])  # infinities by the sign of the number, NaN where it is 0
+    # Infinities by the sign of the number, NaN where it is 0.
+    np.testing.assert_array_equal(found[5], expected[5])
 
 
 def kernels_of(target: Target, weights: FewBits, rows: int = 128) -> list[str]:

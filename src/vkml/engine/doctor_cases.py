@@ -95,16 +95,18 @@ def _same_rows(generator: np.random.Generator) -> tuple[Graph, Feed]:
     return sketch.finish(*[sketch.node("MatMul", x, sketch.constant(weight)) for weight in weights]), feed
 
 
-def _dequantized(rows: int) -> Callable[[np.random.Generator], tuple[Graph, Feed]]:
+def _dequantized(
+    rows: int, inner: int = 256, columns: int = 66
+) -> Callable[[np.random.Generator], tuple[Graph, Feed]]:
     """A product with weights that stay bytes, each column's with a scale."""
 
     def build(generator: np.random.Generator) -> tuple[Graph, Feed]:
         sketch = Sketch("dequantized")
-        feed = {"x": _values(generator, (rows, 256), np.float32)}
-        scales = generator.uniform(0.5, 1, 66).astype(np.float32) / 1000
-        codes = sketch.constant(_values(generator, (256, 66), np.int8))
+        feed = {"x": _values(generator, (rows, inner), np.float32)}
+        scales = generator.uniform(0.5, 1, columns).astype(np.float32) / 1000
+        codes = sketch.constant(_values(generator, (inner, columns), np.int8))
         numbers = sketch.node("DequantizeLinear", codes, sketch.constant(scales), axis=1)
-        return sketch.finish(sketch.node("MatMul", sketch.input("x", (rows, 256)), numbers)), feed
+        return sketch.finish(sketch.node("MatMul", sketch.input("x", (rows, inner)), numbers)), feed
 
     return build
 
@@ -344,6 +346,7 @@ def _all() -> Iterator[Case]:
     yield case(
         "matmul", "constant weights, precision high", _weighted("MatMul", (70, 512), (512, 136)), *high
     )
+    yield case("matmul", "rows by weights of 8 bits, precision high", _dequantized(70, 512, 512), *high)
     yield case("matmul", "two of the same rows, precision high", _same_rows, *high)
     yield case("matmul", "two operands, precision high", _simple("MatMul", (380, 510), (510, 770)), *high)
     yield case(
@@ -404,6 +407,13 @@ def _all() -> Iterator[Case]:
         "convolution",
         "8-bit integers",
         _simple("ConvInteger", (1, 24, 9, 9), constants=[filters], pads=(1, 1, 1, 1), **i8),
+    )
+    # Whose channels lie side by side on matrix units.
+    filters = large[: 64 * 64 * 9].reshape(64, 64, 3, 3)
+    yield case(
+        "convolution",
+        "8-bit integers, many",
+        _simple("ConvInteger", (4, 64, 28, 28), constants=[filters], pads=(1, 1, 1, 1), **i8),
     )
     yield case("convolution", "epilogue", _convolution_epilogue)
     yield case(

@@ -136,7 +136,8 @@ def _by_fragments(
         "{",
         "    uint word = load_word(row, k * BITS / 32) >> uint(k * BITS % 32);",
         "    uint4 codes = (uint4(word) >> uint4(0, BITS, 2 * BITS, 3 * BITS)) & uint4((1u << BITS) - 1u);",
-        "    return (float4(codes) - float4(load_zero(row, k / BLOCK))) * float4(load_scale(row, k / BLOCK));",
+        "    int block = k / BLOCK;",
+        "    return (float4(codes) - float4(load_zero(row, block))) * float4(load_scale(row, block));",
         "}",
     ]
     fragments = emit_few_bits(build, "\n".join(numbers), writer, inner, columns, fragment)
@@ -145,8 +146,8 @@ def _by_fragments(
 
 
 def _exponents(scales: Array, bits: int) -> Array:
-    """Of columns: of the powers of two that bring the largest magnitude that they may have, which is less than
-    2^bits times the largest scale, below 2^15."""
+    """Of the columns' powers of two, which bring the largest magnitude that each may have, less than 2^bits
+    times its largest scale, below 2^15."""
     largest = np.frexp(np.abs(scales.astype(np.float32)).max(axis=1))[1] + bits
     found = np.zeros(padded(len(scales), COLUMN_PADDING), np.int32)
     found[: len(scales)] = np.clip(15 - largest, -126, 126)
@@ -179,7 +180,7 @@ def _least_power(
 
 
 def _spread(scales: View) -> float:
-    """The largest scale over the least of those that `_reach` looks at; infinite where one is 0 or no number."""
+    """The largest scale over the least that `_reach` looks at; infinite where one is 0 or no number."""
     constant = scales.buffer.constant
     assert constant is not None
     array = np.abs(constant.array.reshape(scales.shape).astype(np.float32))

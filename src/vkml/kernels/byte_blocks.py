@@ -1,4 +1,4 @@
-"""Operands of products of bytes in blocks of whole lines, as matrix units read them: constants, and by a pass."""
+"""Operands of products of bytes in blocks of whole lines for matrix units: constants, and by a pass."""
 
 from __future__ import annotations
 

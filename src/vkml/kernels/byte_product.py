@@ -120,8 +120,8 @@ def byte_conv(
 def _conv_on_units(
     build: VulkanBuilder, x: View, weight: View, windows: Windows, group: int, fill: int
 ) -> list[View] | None:
-    """A convolution on matrix units, of images that are copied with their channels side by side if they do not
-    lie so; None where it is none for them, or expected to be slower."""
+    """A convolution on matrix units, of images that are copied with channels side by side if these do not lie
+    so; None where it is none for them, or expected to be slower."""
     signs = _signs(x, weight)
     product = byte_windows.product_of(build, x, weight, windows, group, signs)
     if product is None or not signs[1]:
@@ -221,7 +221,10 @@ def _of_units(build: VulkanBuilder, product: Product, rows: View, letter: str) -
 def _has_whole_lines(rows: View) -> bool:
     """Whether (batch, rows, k) is whole words of 16 bytes along k as it lies."""
     return (
-        rows.strides[2] == 1 and has_lines(rows) and is_aligned(rows) and rows.shape[2] % byte_blocks.WORD == 0
+        rows.strides[2] == 1
+        and has_lines(rows)
+        and is_aligned(rows)
+        and rows.shape[2] % byte_blocks.WORD == 0
     )
 
 
@@ -264,7 +267,9 @@ def _matrix(rows: View, letter: str) -> Operand:
     """An operand (batch, rows, k) whose bytes are words as they lie, or are gathered into such as they are
     read."""
     batch, outer, inner = rows.strides
-    if inner != 1 or not all(is_multiple(number, WORD) for number in (batch, outer, rows.shape[2], rows.offset)):
+    if inner != 1 or not all(
+        is_multiple(number, WORD) for number in (batch, outer, rows.shape[2], rows.offset)
+    ):
         return matrix_operand(_oriented(rows, letter), letter, inner, outer, WORD)
     shape = (*rows.shape[:2], rows.shape[2] // WORD)
     words = View(rows.buffer, dtypes.INT32, shape, (batch // WORD, outer // WORD, 1), rows.offset // WORD)

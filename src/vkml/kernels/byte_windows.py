@@ -77,7 +77,9 @@ def microseconds(x: View) -> float:
 
 def filters_in_blocks(build: VulkanBuilder, weight: View, group: int) -> View:
     """Constant filters as units read them: steps of k are taps, and channels inside these."""
-    return build.prepared(weight, f"windows in blocks of {group}", partial(_in_blocks, group=group), dtypes.INT32)
+    return build.prepared(
+        weight, f"windows in blocks of {group}", partial(_in_blocks, group=group), dtypes.INT32
+    )
 
 
 def _in_blocks(array: Array, group: int) -> Array:

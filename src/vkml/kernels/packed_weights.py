@@ -244,7 +244,9 @@ def _packing(
     return writer.finish(label, groups, subgroup_size=fragment.lanes)
 
 
-def emit_few_bits(build: VulkanBuilder, numbers: str, writer: KernelWriter, k: int, n: int, fragment: Fragment) -> View:
+def emit_few_bits(
+    build: VulkanBuilder, numbers: str, writer: KernelWriter, k: int, n: int, fragment: Fragment
+) -> View:
     """Emits the launch that makes fragments of numbers of few bits, scaled as they are read.
 
     Args:

@@ -65,11 +65,11 @@ class PassBuilder(Builder[Dispatch]):
         return self._once(view, "padded", emit_padded_lines, _alone)
 
     def byte_blocks(self, view: View) -> View:
-        """(batch, rows, k) of bytes in blocks of whole lines for matrix units, copied once for all products."""
+        """(batch, rows, k) of bytes in blocks for matrix units, copied once for all products."""
         return self._once(view, "blocks", emit_byte_blocks, _alone)
 
     def channels_last(self, images: View) -> View:
-        """Images (batch, channels, *spatial) copied with their channels side by side, once for all readers."""
+        """Images (batch, channels, *spatial) with channels side by side, copied once for all readers."""
         return self._once(images, "channels last", _with_channels_last, _alone)
 
     def _once(
