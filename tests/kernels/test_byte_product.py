@@ -433,19 +433,48 @@ def test_constants_are_read_in_blocks_by_units(has_units: bool) -> None:
     assert ("#define STORED 4" in launch.kernel.source) == has_units
 
 
-def test_convolutions_keep_to_packed_dot_products() -> None:
-    """Which networks of them take less time with."""
-    one, none = (1, 1, 1), (0, 0, 0)
-    for kernel, pads in ((3, (0, 1, 1)), (1, none)):
-        windows = Windows((1, 56, 56), (1, kernel, kernel), one, one, pads, pads, (1, 56, 56))
-        build = VulkanBuilder(GPU)
-        type_ = TensorType(dtypes.UINT8, (8, 128, 1, 56, 56))
-        x = contiguous(Buffer(BufferKind.INPUT, type_.bytes, "x"), type_)
-        filters = (256, 128, *windows.kernel)
-        weight = build.constant(Constant(dtypes.INT8, filters, np.zeros(filters, np.int8)), "w")
-        with build.step(TensorType(dtypes.INT32, (8, 256, 1, 56, 56))):
-            build.byte_conv(x, weight, windows, group=1, fill=0)
-        assert all("matrix units" not in launch.kernel.variant for launch in build.launches)
+@pytest.mark.parametrize(
+    ("x", "filters", "kernel", "is_last", "weight_type", "kernels"),
+    [
+        ((8, 128, 56, 56), 256, 3, False, dtypes.INT8, ["copy", "units"]),
+        ((8, 128, 56, 56), 256, 1, True, dtypes.INT8, ["units"]),
+        ((8, 128, 56, 56), 256, 3, False, dtypes.UINT8, ["dot products"]),
+        ((8, 120, 56, 56), 256, 3, True, dtypes.INT8, ["dot products"]),
+        ((8, 3, 224, 224), 64, 3, False, dtypes.INT8, ["dot products"]),
+        ((1, 16, 7, 7), 16, 1, False, dtypes.INT8, ["dot products"]),
+    ],
+)
+def test_which_convolutions_are_for_units(
+    x: tuple[int, ...],
+    filters: int,
+    kernel: int,
+    is_last: bool,
+    weight_type: DType,
+    kernels: list[str],
+) -> None:
+    """Those of whole words of 16 channels by int8; images are copied if their channels do not lie so."""
+    one, pad = (1, 1, 1), (0, kernel // 2, kernel // 2)
+    batch, channels, height, width = x
+    spatial = (1, height, width)
+    windows = Windows(spatial, (1, kernel, kernel), one, one, pad, pad, spatial)
+    build = VulkanBuilder(GPU)
+    shape = (batch, *spatial, channels) if is_last else (batch, channels, *spatial)
+    type_ = TensorType(dtypes.UINT8, shape)
+    images = contiguous(Buffer(BufferKind.INPUT, type_.bytes, "x"), type_)
+    if is_last:
+        images = images.transpose((0, 4, 1, 2, 3))
+    constant = np.zeros((filters, channels, *windows.kernel), weight_type.storage)
+    weight = build.constant(Constant(weight_type, constant.shape, constant), "w")
+    with build.step(TensorType(dtypes.INT32, (batch, filters, *spatial))):
+        [made] = build.byte_conv(images, weight, windows, group=1, fill=0)
+    found = [
+        "units"
+        if "matrix units" in launch.kernel.variant
+        else launch.kernel.label.replace("byte_conv", "dot products")
+        for launch in build.launches
+    ]
+    assert found == kernels
+    assert (made.strides[1] == 1) == ("units" in kernels)
 
 
 def test_words_across_k_are_stored_by_four_steps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -181,7 +181,7 @@ def launch(
     """
     fragment = None
     tile, splits = chosen
-    epilogue, outputs = build.take_epilogue(product.result, product.lies or None)
+    epilogue, outputs = build.take_epilogue(product.result, product.lies or None, orders_all=True)
     results = outputs
     if product.turned:
         epilogue, outputs = _turned(product, epilogue, outputs)

@@ -572,21 +572,21 @@ class Builder(Templates, Generic[D]):
     # -- epilogues ------------------------------------------------------------------------------------------
 
     def take_epilogue(
-        self, type_: TensorType, order: Sequence[int] | None = None
+        self, type_: TensorType, order: Sequence[int] | None = None, *, orders_all: bool = False
     ) -> tuple[Epilogue | None, list[View]]:
         """Called by a template for its last launch: the epilogue to apply and where the results go.
 
         Args:
             type_: of the template's own result, stored as it is when there is no epilogue.
-            order: of its axes, in which it had better lie in memory where nothing else is wanted; so had what
-                the epilogue makes of it.
+            order: of its axes, in which it had better lie in memory where nothing else is wanted.
+            orders_all: whether what an epilogue makes of it had better lie so, too.
         """
         taken, self._epilogue = self._epilogue, None
         if taken is None:
             return None, [self.laid_output(type_, self._order if order is None else order)]
         if self._epilogue_names:
             self._result_names = self._epilogue_names
-        orders = [order if t.dims == type_.dims else None for t in self._epilogue_types]
+        orders = [order if orders_all and t.dims == type_.dims else None for t in self._epilogue_types]
         types = enumerate(zip(self._epilogue_types, orders, strict=True))
         return taken, [self.laid_output(t, laid, index) for index, (t, laid) in types]
 
