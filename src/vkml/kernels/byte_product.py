@@ -15,6 +15,7 @@ from vkml.ir.size import is_multiple, typical
 from vkml.ir.windows import Windows
 from vkml.kernels import byte_blocks, byte_units, byte_windows, gemm
 from vkml.kernels.byte_blocks import can_be_blocks, in_blocks
+from vkml.kernels.byte_fragments import batch_words, line_words
 from vkml.kernels.conv import convolution, image_operand
 from vkml.kernels.gemm import (
     CYCLES,
@@ -43,9 +44,7 @@ GATHERED = 8.1
 what that takes is saved, but for a seventh, where they are read as words."""
 
 UNTURNED = 236.0
-"""The same, of what units lose where bytes run across k: 241 TOP/s at 8192³ instead of 538 (H200);"""
-LINED = 5000.0
-"""and where they read lines instead of blocks."""
+"""The same, of what units lose where bytes run across k: 241 TOP/s at 8192³ instead of 538 (H200)."""
 
 
 def byte_matmul(build: VulkanBuilder, a: View, b: View) -> list[View]:
@@ -60,7 +59,9 @@ def byte_matmul(build: VulkanBuilder, a: View, b: View) -> list[View]:
     chosen = _choose(build, product, b)
     if isinstance(chosen[0], byte_units.Tile):
         left = _of_units(build, product, a, "a")
-        if build.is_whole_constant(b):
+        if build.is_whole_constant(b) and chosen[0].ahead:
+            right = _fragments(build, b)
+        elif build.is_whole_constant(b):
             right = _blocks(build.prepared(b, "blocks", in_blocks, dtypes.INT32), "b")
         else:
             right = _of_units(build, product, b.transpose((0, 2, 1)), "b")
@@ -209,13 +210,14 @@ def _signs(a: View, b: View) -> tuple[bool, bool]:
 
 
 def _of_units(build: VulkanBuilder, product: Product, rows: View, letter: str) -> Operand:
-    """An operand (batch, rows, k) as units read it: in lines as it lies, in blocks that a pass makes of it
+    """An operand (batch, rows, k) as units read it: in lines as it lies, else in blocks that a pass makes of it
     where that takes less than it saves, or in words."""
-    is_lined = _has_whole_lines(rows)
-    rate = LINED if is_lined else UNTURNED if rows.strides[2] != 1 else GATHERED
+    if _has_whole_lines(rows):
+        return _lines(rows, letter)
+    rate = UNTURNED if rows.strides[2] != 1 else GATHERED
     if can_be_blocks(rows) and _cycles(build, product) / rate > CYCLES * (LAUNCH + microseconds(rows)):
         return _blocks(build.byte_blocks(rows), letter)
-    return _lines(rows, letter) if is_lined else _matrix(rows, letter)
+    return _matrix(rows, letter)
 
 
 def _has_whole_lines(rows: View) -> bool:
@@ -233,6 +235,22 @@ def _blocks(blocks: View, letter: str) -> Operand:
         return byte_blocks.define_blocks(writer, blocks, letter.upper())
 
     return Operand(declare, letter == "a", WORD, "blocks")
+
+
+def _fragments(build: VulkanBuilder, matrix: View) -> Operand:
+    """Of a constant (batch, k, n)."""
+    fragment = build.target.byte_fragment
+    assert fragment is not None
+    batch, k, n = matrix.shape
+    packed = build.packed_weights(matrix, fragment)
+
+    def declare(writer: KernelWriter, width: int) -> str:
+        line, all_lines = line_words(n, fragment), batch_words(k, n, fragment)
+        for name, value in (("B_LINE", line), ("B_BATCH", all_lines if batch != 1 else 0)):
+            writer.constant(value, name)
+        return f"#define B_WORDS {writer.read_words(packed, 4)}"
+
+    return Operand(declare, False, WORD, "fragments")
 
 
 def _lines(rows: View, letter: str) -> Operand:
