@@ -43,7 +43,6 @@ TARGETS: dict[str, dict[str, Any]] = {
 """GPUs of three kinds, beside what the device at hand is able to."""
 NO_CASE = {
     "attention_gradients": "only training has it: no model can state the operator",
-    "byte_blocks": "pays for products of bytes alone that take NumPy a second",
     "fragment_layout": "measures the device before a kernel of matrix units is chosen",
     "host_read": "brings what a captured step reads of the host, of which no session has any",
     "loop_gate": "ends the trips of a loop, which have no evaluation in NumPy as a node has",

@@ -319,30 +319,6 @@ def test_channels_stay_side_by_side(units: str) -> None:
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize(
-    ("a_type", "splits", "k", "stages", "ahead"), [(np.int8, 1, 16, 2, 2), (np.uint8, 3, 8, 1, 1)]
-)
-def test_constants_in_fragments(
-    units: str, a_type: type, splits: int, k: int, stages: int, ahead: int
-) -> None:
-    """Straight from memory into registers; more columns than there are, batches, steps behind the last."""
-    fragment = target_of(vulkan.find_device(units, True)).byte_fragment
-    assert fragment is not None
-    tile = Tile(2 * fragment.m, 32, k, fragment.m, 16, stages=stages, ahead=ahead)
-    byte_units.forced = (tile, splits)
-    cases = Cases()
-    cases.add("MatMulInteger", bytes_of(a_type, 2, 9, 150), Fixed(bytes_of(np.int8, 2, 150, 7)))
-    cases.add("MatMulInteger", bytes_of(a_type, 11, 144), Fixed(bytes_of(np.int8, 144, 18)))
-    cases.add("MatMulInteger", bytes_of(a_type, 33, 260), Fixed(bytes_of(np.int8, 260, 40)))
-    cases.add("MatMulInteger", bytes_of(a_type, 3, 4, 67), Fixed(bytes_of(np.int8, 67, 35)))
-    cases.check(units)
-    graph, _, _ = cases.graph()
-    with vkml.InferenceSession(save_graph(graph), devices=units) as session:
-        variants = [step.variant for step in session.report().steps if step.kernel == "byte_matmul"]
-    assert len(variants) == len(cases.cases)
-    assert all("constants in fragments" in variant for variant in variants)
-
-
 @pytest.mark.parametrize(("a_type", "n"), [(np.uint8, 36), (np.int8, 36), (np.uint8, 37)])
 def test_units_quantise_their_results(units: str, a_type: type, n: int) -> None:
     """Zero points, scales of columns and rounding are the epilogue, which stores fours if it can."""
@@ -545,13 +521,61 @@ def test_units_are_for_products_of_which_one_operand_is_signed_and_known() -> No
     assert "matrix units" not in variant(replace(GPU, byte_fragment=None), dtypes.INT8, dtypes.INT8)
 
 
-MEASURED: dict[tuple[int, int, int], tuple[float, ...]] = {
-    (8192, 8192, 8192): (11071, 2092, 2580, 3372, 4719),
-    (2048, 768, 3072): (118.5, 33.1, 29.7, 36.2, 49.4),
-    (1024, 1024, 1024): (31.1, 15.6, 10.6, 10.1, 12.9),
-    (128, 512, 2048): (6.4, 10.2, 6.9, 5.4, 5.0),
+DOT_PRODUCTS = {
+    (8192, 8192, 8192): 11071,
+    (2048, 768, 3072): 118.5,
+    (1024, 1024, 1024): 31.1,
+    (128, 512, 2048): 6.4,
 }
-"""Microseconds of m, k and n on an H200: by packed dot products, and on units in each of their tiles."""
+"""Microseconds of m, k and n by packed dot products on an H200."""
+MEASURED: dict[tuple[int, int, int], dict[tuple[int, int, int], float]] = {
+    (8192, 8192, 8192): {(128, 128, 128): 1692, (128, 128, 64): 1841},
+    (4096, 4096, 4096): {(128, 128, 64): 241.7},
+    (3136, 576, 64): {
+        (128, 64, 64): 9.1,
+        (64, 64, 128): 6.7,
+        (64, 64, 64): 6.7,
+        (32, 64, 128): 5.2,
+        (32, 64, 64): 6.0,
+        (32, 32, 128): 5.5,
+    },
+    (25088, 576, 64): {
+        (128, 64, 64): 11.6,
+        (64, 64, 128): 9.6,
+        (64, 64, 64): 9.7,
+        (32, 64, 128): 12.9,
+        (32, 64, 64): 11.4,
+        (32, 32, 128): 15.1,
+    },
+    (25088, 64, 256): {
+        (128, 64, 64): 11.8,
+        (64, 64, 128): 15.5,
+        (64, 64, 64): 11.6,
+        (32, 64, 128): 17.0,
+        (32, 64, 64): 13.0,
+        (32, 32, 128): 17.8,
+    },
+    (1568, 2304, 256): {
+        (128, 128, 64): 27.2,
+        (128, 64, 64): 21.6,
+        (64, 64, 128): 12.2,
+        (64, 64, 64): 16.4,
+        (32, 64, 128): 12.8,
+        (32, 64, 64): 16.3,
+        (32, 32, 128): 11.8,
+    },
+    (25088, 1152, 128): {
+        (128, 128, 64): 24.7,
+        (128, 64, 64): 22.3,
+        (64, 64, 128): 24.9,
+        (64, 64, 64): 30.3,
+        (32, 64, 128): 31.5,
+        (32, 64, 64): 34.0,
+        (32, 32, 128): 40.3,
+    },
+}
+"""Microseconds of m, k and n by a constant on units of an H100, by tiles (m, n and k) without ranges of k: of
+the first two as lines, of the others as windows of images (56², 14² and 28², of one, eight and 32 images)."""
 
 
 def known_product(m: int, k: int, n: int) -> gemm.Product:
@@ -562,20 +586,28 @@ def known_product(m: int, k: int, n: int) -> gemm.Product:
     return replace(product, k=k // 4, accumulator=dtypes.INT32, signs=(True, True))
 
 
+@pytest.mark.parametrize("sizes", DOT_PRODUCTS, ids=str)
+def test_the_rule_knows_what_dot_products_take(sizes: tuple[int, int, int]) -> None:
+    expected = gemm.estimate_ordinary(replace(GPU, byte_fragment=None), known_product(*sizes))
+    assert abs(expected / DOT_PRODUCTS[sizes] - 1) < 0.16
+
+
 @pytest.mark.parametrize("sizes", MEASURED, ids=str)
-def test_the_rule_knows_what_products_take(sizes: tuple[int, int, int]) -> None:
-    """Within 16 %; and what it picks takes no more than 6 % longer than the fastest."""
-    product = known_product(*sizes)
-    found = [choice for choice in byte_units.choices(GPU, product) if choice.splits == 1]
-    assert [choice.tile for choice in found] == list(byte_units.TILES)
-    expected = [gemm.estimate_ordinary(replace(GPU, byte_fragment=None), product)]
-    expected += [gemm.LAUNCH + choice.cycles / gemm.CYCLES for choice in found]
-    for each, measured in zip(expected, MEASURED[sizes], strict=True):
-        assert abs(each / measured - 1) < 0.16, (expected, MEASURED[sizes])
+def test_the_rule_knows_what_units_take(sizes: tuple[int, int, int]) -> None:
+    """Within 30 %; and what it picks takes no more than 14 % longer than the fastest."""
+    product, measured = known_product(*sizes), MEASURED[sizes]
+    found = {
+        (choice.tile.m, choice.tile.n, 4 * choice.tile.k): gemm.LAUNCH + choice.cycles / gemm.CYCLES
+        for choice in byte_units.choices(GPU, product)
+        if choice.splits == 1
+    }
+    assert len(found) == len(byte_units.TILES)
+    for size, taken in measured.items():
+        assert 0.7 < found[size] / taken < 1.3, (size, found[size], taken)
     tile, splits = gemm.choose(GPU, product)
     assert isinstance(tile, byte_units.Tile) and splits == 1
-    taken = MEASURED[sizes][1 + byte_units.TILES.index(tile)]
-    assert taken < 1.06 * min(MEASURED[sizes])
+    taken = measured.get((tile.m, tile.n, 4 * tile.k), found[tile.m, tile.n, 4 * tile.k])
+    assert taken < 1.14 * min(measured.values())
 
 
 @pytest.mark.parametrize("has_units", [False, True])

@@ -6,9 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from vkml.dataclasses import dataclass
-from vkml.kernels import byte_fragments
-from vkml.kernels.byte_fragments import K_PADDING, MOST_AHEAD
-from vkml.kernels.packed_weights import COLUMN_PADDING, MATRIX_UNIT_NEEDS, Fragment
+from vkml.kernels.packed_weights import MATRIX_UNIT_NEEDS, Fragment
 from vkml.kernels.unit_tiles import Choice, UnitTile, cheapest, estimates, in_waves, resident_groups
 from vkml.kernels.writer import WORD
 
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
     from vkml.lowering.target import Target
 
 NEEDS = (*MATRIX_UNIT_NEEDS, "int8")
-FORMS = ("words", "lines", "blocks", "windows", "fragments")
+FORMS = ("words", "lines", "blocks", "windows")
 """How operands are read: see byte_units.slang."""
 STORE = 0.2
 """Cycles that a multiprocessor takes to store a result."""
@@ -35,13 +33,10 @@ class Tile(UnitTile):
     """The share of that with one workgroup."""
     stages: int = 1
     """Tiles of each operand in shared memory."""
-    ahead: int = 0
-    """Steps of a fragment's k that constants are fetched ahead, straight into registers; 0: through shared
-    memory like others."""
 
     def shared_bytes(self, fragment: Fragment) -> int:
         """As byte_units.slang counts them."""
-        operands = self.stages * (self.m + (0 if self.ahead else self.n)) * (self.k + 4)
+        operands = self.stages * (self.m + self.n) * (self.k + 4)
         return 4 * max(operands, self.subgroups * fragment.m * (self.sub_n + 4))
 
     def takes_lines(self, fragment: Fragment) -> bool:
@@ -55,30 +50,18 @@ class Tile(UnitTile):
             and self.n % 8 == 0
         )
 
-    def takes_fragments(self, fragment: Fragment) -> bool:
-        """Whether loops over constants in fragments come out even."""
-        return (
-            byte_fragments.fits(fragment)
-            and self.sub_n % COLUMN_PADDING == 0
-            and WORD * self.k // fragment.k % self.ahead == 0
-            and self.ahead <= MOST_AHEAD
-            and K_PADDING % (WORD * self.k) == 0
-        )
-
     def fits(self, fragment: Fragment, target: Target) -> bool:
         """Whether the kernel's loops come out even with this fragment, and the device has room."""
         return (
             fragment.k % WORD == 0
             and self.comes_out_even(fragment, fragment.k // WORD, 1, target)
             and self.takes_lines(fragment)
-            and (not self.ahead or self.takes_fragments(fragment))
             and self.shared_bytes(fragment) <= target.shared_bytes
         )
 
     def label(self) -> str:
         size = f"{self.m}x{self.n}x{WORD * self.k}"
         stages = ", two stages" if self.stages == 2 else ""
-        stages += ", constants in fragments" if self.ahead else ""
         return f"matrix units, int8, {size} tile, {self.sub_m}x{self.sub_n} a subgroup{stages}"
 
     def text(
@@ -105,7 +88,6 @@ class Tile(UnitTile):
         # Fragments begin at words of shared memory.
         lines.append(f"#define STORED {math.gcd(fragment.k // WORD, 4) if is_stored_so else 1}")
         lines.append(f"#define OF_FOUR_STEPS {int(not along_k[1])}\n#define STAGES {self.stages}")
-        lines.append(f"#define AHEAD {self.ahead}")
         lines.append("".join(f"#define {form.upper()} {number}\n" for number, form in enumerate(FORMS)))
         for letter, is_signed, form in zip("AB", signs, forms, strict=True):
             lines.append(f"static const int FLIP_{letter} = int({'0u' if is_signed else '0x80808080u'});")
@@ -114,13 +96,17 @@ class Tile(UnitTile):
 
 
 TILES = (
-    Tile(128, 128, 16, 64, 64, 242, 285, 0.75),
-    Tile(128, 64, 16, 64, 32, 165, 250, 0.75),
-    Tile(64, 64, 16, 32, 32, 101, 190, 0.70),
-    Tile(32, 64, 16, 16, 32, 70, 135, 0.55),
+    Tile(128, 128, 32, 64, 64, 255, 381, 1.0),
+    Tile(128, 128, 16, 64, 64, 242, 346, 0.75),
+    Tile(128, 64, 16, 64, 32, 165, 225, 0.75),
+    Tile(64, 64, 32, 32, 32, 128, 220, 0.65),
+    Tile(64, 64, 16, 32, 32, 101, 175, 0.60),
+    Tile(32, 64, 32, 16, 32, 96, 160, 0.60),
+    Tile(32, 64, 16, 16, 32, 70, 180, 0.35),
+    Tile(32, 32, 32, 16, 16, 80, 130, 0.40),
 )
-"""Of twelve, those that take least for 8192³, 2048 × 768 × 3072, 1024³ or 128 × 512 × 2048, or 3 % more;
-the rule gives what they take there within 8 % (H200)."""
+"""The rule gives what they take within 30 %, and what it picks takes 14 % more than the fastest at the most,
+in products and convolutions of 10^8 to 5 · 10^11 products of bytes (H100)."""
 RANGES = (1, 2, 3, 4, 6, 8, 12, 16)
 
 forced: tuple[Tile, int] | None = None

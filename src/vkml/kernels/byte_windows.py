@@ -55,7 +55,8 @@ def product_of(
         (("PIXELS", pixels),),
         signs=signs,
         turned=(0, 2, 1),
-        lies=(0, *range(2, len(result.dims)), 1),
+        # As the next convolution on units would read it.
+        lies=(0, *range(2, len(result.dims)), 1) if filters % WORD == 0 else (),
     )
 
 

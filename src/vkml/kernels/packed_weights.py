@@ -60,12 +60,12 @@ class Fragment:
     k: int
     lanes: int
     element: str = "float16"
-    """The type of both operands; sums are float32, of int8 int32."""
+    """The type of both operands; sums are float32."""
 
     @property
     def slang_element(self) -> str:
         """What Slang calls it."""
-        return {"float16": "half", "bfloat16": "BFloat16", "int8": "int8_t"}[self.element]
+        return {"float16": "half", "bfloat16": "BFloat16"}[self.element]
 
 
 class PackedWeights(Constant):
@@ -321,7 +321,6 @@ MATRIX_UNIT_NEEDS = ("has_cooperative_matrix", "float16", "storage_16bit", "vulk
 UNIT_NEEDS = {
     "float16": MATRIX_UNIT_NEEDS,
     "bfloat16": (*MATRIX_UNIT_NEEDS, "bfloat16_cooperative_matrix"),
-    "int8": (*MATRIX_UNIT_NEEDS, "int8"),
 }
 """What a device must have to multiply fragments of a type."""
 

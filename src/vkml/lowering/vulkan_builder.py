@@ -47,7 +47,6 @@ from vkml.kernels import (
 )
 from vkml.kernels import pointwise as pointwise_kernels
 from vkml.kernels.candidates import Candidate, described
-from vkml.kernels.byte_fragments import ByteFragments
 from vkml.kernels.packed_weights import Fragment, PackedWeights
 from vkml.kernels.spec import Dispatch, KernelSpec
 from vkml.kernels.views import Buffer, BufferKind, View
@@ -120,16 +119,14 @@ class VulkanBuilder(PassBuilder):
         storage_type(dtype)
 
     def packed_weights(self, weights: View, fragment: Fragment) -> View:
-        """A constant's weights (k, n), of bytes (batch, k, n), as matrix units want them, packed once for all
-        plans."""
+        """A constant's weights (k, n) as matrix units want them, packed once for all plans."""
         constant = weights.buffer.constant
         assert constant is not None
         key = f"packed {weights.shape} {weights.strides} {weights.offset} {fragment}"
         forms = prepared_forms(constant)
         packed = forms.get(key)
         if packed is None:
-            make = ByteFragments if fragment.element == "int8" else PackedWeights
-            packed = forms[key] = make(constant, weights, fragment, self.target.push_bytes)
+            packed = forms[key] = PackedWeights(constant, weights, fragment, self.target.push_bytes)
         return self._derived(weights, packed, lambda build, seen: build.packed_weights(seen, fragment))
 
     # -- candidates -----------------------------------------------------------------------------------------
