@@ -56,7 +56,7 @@ def _candidates(build: VulkanBuilder, product: Product, a: View, b: View) -> Ite
         yield halves
     elif why:
         split = split_product.choose(target, product)
-        if split is not None and split.cycles < gemm.cycles(target, product):
+        if split is not None and split.time < gemm.estimate_ordinary(target, product):
             yield _in_pieces(build, product, a, b, split)
     yield from _in_tiles(build, product, a, b)
     if target.fragment is not None and not matrix_units.refusal(build, product, a, b, is_rule=False):
@@ -84,11 +84,11 @@ def _on_units(
 
 
 def _in_pieces(
-    build: VulkanBuilder, product: Product, a: View, b: View, choice: Choice[split_product.Tile]
+    build: VulkanBuilder, product: Product, a: View, b: View, choice: split_product.Choice
 ) -> Candidate:
     return Candidate(
-        f"{choice.tile.label()}, {counted(choice.splits, 'K range')}",
-        LAUNCH + choice.cycles / CYCLES,
+        choice.label(),
+        choice.time,
         functools.partial(split_product.launch, build, product, a, b, choice),
         choice.tile.label(),
     )
@@ -107,7 +107,7 @@ def _rule_of_halves(build: VulkanBuilder, product: Product, a: View, b: View) ->
     time, candidate = min(found, key=lambda each: each[0])
     others = [gemm.estimate_ordinary(build.target, product)]
     if (split := split_product.choose(build.target, product)) is not None:
-        others.append(LAUNCH + split.cycles / CYCLES)
+        others.append(split.time)
     return candidate if time < min(others) else None
 
 

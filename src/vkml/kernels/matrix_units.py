@@ -47,6 +47,10 @@ LONG_RANGE = 4096
 """of ranges as long as this there may be more: what adds them up is little beside them."""
 SUMS_A_LANE = 128
 """fp32 sums a lane may hold: half the registers of a GPU whose lanes have 255."""
+SUMS_OF_PIECES = 144
+"""Those of products in two pieces, which leave room for little else."""
+PROMOTED = 128
+"""Steps of k after which sums of two pieces leave the unit: 2.3e-7 in relative L2."""
 REGISTERS = 65536
 """Of a multiprocessor."""
 OTHER_REGISTERS = 100
@@ -74,6 +78,8 @@ class Tile:
     """Microseconds a step of k where a multiprocessor holds as many workgroups as fit."""
     least: float
     """The share of `step` that is left where it holds only one of them."""
+    pieces: int = 1
+    """Of fp16, of an element: products of two are as exact as float32's (split_product.py)."""
 
     @property
     def m(self) -> int:
@@ -86,7 +92,7 @@ class Tile:
     @property
     def shared_bytes(self) -> int:
         """As matrix_units.slang counts them, but for the fragment's rows of results, which are fewer."""
-        operands = self.slices * 2 * self.m * ((self.step_k + 8) // 4)
+        operands = self.slices * 2 * self.m * ((self.pieces * self.step_k + 8) // 4)
         added = self.slices // 2 * self.m * self.n // 2
         return 8 * (max(operands, added) + self._told_words)
 
@@ -102,8 +108,13 @@ class Tile:
         return self.subgroups * self.slices * fragment.lanes
 
     def sums(self, fragment: Fragment) -> int:
-        """That a lane holds."""
-        return self.sub_m * self.sub_n // fragment.lanes
+        """That a lane holds: of two pieces, those of first ones twice, and those of different ones."""
+        return (3 if self.pieces == 2 else 1) * self.sub_m * self.sub_n // fragment.lanes
+
+    @property
+    def promoted(self) -> int:
+        """Steps after which sums of two pieces leave the unit, which truncates; 0: at the end."""
+        return PROMOTED // self.step_k if self.pieces == 2 else 0
 
     def label(self) -> str:
         slices = f"x{self.slices}" if self.slices > 1 else ""
@@ -121,7 +132,7 @@ class Tile:
             and fragment.m * self.sub_n // 4 % fragment.lanes == 0
             and self.m * self.step_k % (slice_threads * 4) == 0
             and self.n <= WIDEST_TILE
-            and self.sums(fragment) <= SUMS_A_LANE
+            and self.sums(fragment) <= (SUMS_A_LANE if self.pieces == 1 else SUMS_OF_PIECES)
             and self.threads(fragment) <= min(512, target.max_invocations)
             and max(self.shared_bytes, self.results_bytes(fragment)) <= target.shared_bytes
         )
@@ -316,14 +327,15 @@ def emit_product(
     partials = emit_finish(build, writer, product, splits, outputs, epilogue)
     tiles = -(-product.m // tile.m) * -(-product.n // tile.n)
     across, rows = writer.grid(tiles, build.target.max_groups)
+    batch = f"batch {product.batch}, " if product.batch != 1 else ""
     writer.need(*UNIT_NEEDS[fragment.element])
     writer.text("".join(map(template, files)))
     build.emit(
         writer.finish(
             product.label,
-            (across, rows, splits),
+            (across, rows, product.batch * splits),
             variant=choice.label(),
-            reason=f"M {product.m}, N {product.n}, K {product.k}: {how}",
+            reason=f"{batch}M {product.m}, N {product.n}, K {product.k}: {how}",
             subgroup_size=fragment.lanes,
         )
     )
@@ -337,6 +349,7 @@ def define(
     choice: Choice,
     sizes: tuple[int, int, int],
     pointers: Mapping[str, str],
+    batch_of_b: int | None = None,
 ) -> None:
     """Adds to a kernel the names that matrix_units.slang and how its rows are read want alike.
 
@@ -346,6 +359,7 @@ def define(
         choice: tile and ranges of K.
         sizes: m, n and k.
         pointers: by name.
+        batch_of_b: words from one packed matrix to the next, 0 where there is one for all; None: one product.
     """
     tile = choice.tile
     for name, value in zip(("M", "N", "K", "SPLITS"), (*sizes, choice.splits), strict=True):
@@ -363,8 +377,16 @@ def define(
         "STEP_K": tile.step_k,
         "AHEAD": tile.ahead,
         "BAND": BAND,
+        "PIECES": tile.pieces,
+        "PROMOTED": tile.promoted,
     }
-    lines = [f"static const int {name} = {value};" for name, value in numbers.items()]
+    macros = "PIECES", "PROMOTED"
+    writer.constant(batch_of_b or 0, "B_BATCH")
+    lines = [f"static const bool IS_BATCHED = {boolean(batch_of_b is not None)};"]
+    lines += [
+        f"#define {name} {value}" if name in macros else f"static const int {name} = {value};"
+        for name, value in numbers.items()
+    ]
     lines.append(f"typealias Element = {fragment.slang_element};")
     lines += [f"#define {name} {pointer}" for name, pointer in pointers.items()]
     lines.append(f"#define N_BLOCKS ((N + {COLUMN_PADDING - 1}) / {COLUMN_PADDING} * {COLUMN_PADDING // 8})")
@@ -483,9 +505,9 @@ def guesses(tile: Tile, fragment: Fragment) -> bool:
     return tile.step_k // 4 <= fragment.lanes
 
 
-def ranges(target: Target, tile: Tile, m: int, n: int, k: int) -> list[int]:
+def ranges(target: Target, tile: Tile, m: int, n: int, k: int, batch: int = 1) -> list[int]:
     """Numbers of ranges of K that fill the device once or a few times, none of them too long a sum."""
-    tiles = -(-m // tile.m) * -(-n // tile.n)
+    tiles = -(-m // tile.m) * -(-n // tile.n) * batch
     least = -(-k // (LONGEST_SUM * tile.slices))
     most = min(k // (tile.step_k * tile.slices * 2), max(MOST_RANGES, k // LONG_RANGE))
     # Four workgroups a multiprocessor is what the registers of the smaller tiles allow.
@@ -512,7 +534,15 @@ def resident(target: Target, fragment: Fragment, tile: Tile) -> int:
 
 
 def estimate_waves(
-    target: Target, fragment: Fragment, tile: Tile, splits: int, m: int, n: int, k: int, before: float = 0.0
+    target: Target,
+    fragment: Fragment,
+    tile: Tile,
+    splits: int,
+    m: int,
+    n: int,
+    k: int,
+    before: float = 0.0,
+    batch: int = 1,
 ) -> float:
     """Microseconds: workgroups run in waves of as many as fit on all multiprocessors; the last is sparse.
 
@@ -525,9 +555,10 @@ def estimate_waves(
         n: all three
         k: of them.
         before: what each wave takes before its steps, besides `WAVE`.
+        batch: of how many products.
     """
     held = resident(target, fragment, tile)
-    groups = -(-m // tile.m) * -(-n // tile.n) * splits
+    groups = -(-m // tile.m) * -(-n // tile.n) * splits * batch
     steps = math.ceil(math.ceil(k / tile.step_k) / (splits * tile.slices))
     waves, rest = divmod(groups, target.processors * held)
     wave = WAVE + before
@@ -543,6 +574,11 @@ def estimate_waves(
 def matrix_of(b: View) -> View:
     """(k, n) of a single (1, k, n)."""
     return View(b.buffer, b.dtype, b.shape[1:], b.strides[1:], b.offset)
+
+
+def matrices_of(b: View) -> View:
+    """(batch, k, n) of different matrices: one where all are the same."""
+    return replace(b, shape=(1, *b.shape[1:])) if b.strides[0] == 0 else b
 
 
 def _is_aligned(a: View) -> bool:

@@ -32,12 +32,15 @@ class PassBuilder(Builder[Dispatch]):
         self._passes.clear()  # what is in it may be gone
         self.shared_passes = {number for number in self.shared_passes if number < mark[0]}
 
-    def packed_values(self, values: View, fragment: Fragment) -> View:
-        """Values (k, n) of a run as matrix units want them, packed once for all products that read them."""
+    def packed_values(self, values: View, fragment: Fragment, pieces: int = 0) -> View:
+        """Values of a run as matrix units want them, packed once for all products that read them.
+
+        Arguments are those of `emit_packing`.
+        """
         return self._once(
             values,
-            ("packed", fragment),
-            lambda build, seen: emit_packing(build, seen, fragment),
+            ("packed", fragment, pieces),
+            lambda build, seen: emit_packing(build, seen, fragment, pieces),
             _alone,
         )
 
@@ -56,7 +59,7 @@ class PassBuilder(Builder[Dispatch]):
             rows,
             ("split", count),
             lambda build, seen: emit_split_rows(build, seen, count),
-            lambda found: (found.found, found.pieces),
+            lambda found: (found.info, found.pieces),
         )
 
     def padded_lines(self, view: View) -> View:
