@@ -22,6 +22,10 @@ BLOCK = 32
 _TURNED = 32
 """Rows, and steps of k, that a workgroup turns round at a time."""
 _SUBGROUPS = 8
+_LOADS_ALONE = 8
+"""Vectors of four that a lane keeps of a row that is one subgroup's,"""
+_LOADS = 16
+"""and of one that is a workgroup's."""
 _LEAST_RANGE = 256
 """Of k, of which a workgroup finds the largest magnitudes;"""
 _MOST_RANGES = 16
@@ -74,7 +78,8 @@ def _emit_rows(build: VulkanBuilder, rows: View, split: SplitRows) -> None:
         writer.word(name, number)
     writer.word("k_padded", padded(k, K_PADDING))
     writer.constant(count, "ROWS")
-    across, down = writer.grid(-(-count // _SUBGROUPS), build.target.max_groups)
+    subgroups, loads = _share_of_row(padded(k, K_PADDING), lanes)
+    across, down = writer.grid(-(-count * subgroups // _SUBGROUPS), build.target.max_groups)
     is_vector = rows.strides[2] == 1 and all(
         is_multiple(number, 4) for number in (k, rows.offset, *rows.strides[:2])
     )
@@ -83,6 +88,8 @@ def _emit_rows(build: VulkanBuilder, rows: View, split: SplitRows) -> None:
         writer,
         {
             "LANES": lanes,
+            "SUBGROUPS": subgroups,
+            "LOADS": loads,
             **_source(writer, rows, 4 if is_vector else 1),
             "INFO": writer.write(split.info, width=2, reinterpreted_as="uint"),
             "PIECES": split.count,
@@ -90,8 +97,17 @@ def _emit_rows(build: VulkanBuilder, rows: View, split: SplitRows) -> None:
         },
         "split_rows",
         (across, down, batch),
-        "a subgroup a row",
+        f"{counted(subgroups, 'subgroup')} a row",
     )
+
+
+def _share_of_row(k: int, lanes: int) -> tuple[int, int]:
+    """Subgroups of a row, and how many vectors of four a lane keeps in registers; 0: it reads twice."""
+    for subgroups, most in ((1, _LOADS_ALONE), (_SUBGROUPS, _LOADS)):
+        loads = -(-k // (4 * lanes * subgroups))
+        if loads <= most:
+            return subgroups, loads
+    return _SUBGROUPS, 0
 
 
 def _emit_ranges(build: VulkanBuilder, rows: View, split: SplitRows) -> View:
