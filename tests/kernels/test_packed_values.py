@@ -1,4 +1,4 @@
-"""Products of float16 and bfloat16 whose right operand is packed in the run: the bits of constant weights, and the rule."""
+"""Products of halves whose right operand is packed in the run: the bits of constant weights, and the rule."""
 
 from __future__ import annotations
 

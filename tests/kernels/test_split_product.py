@@ -17,8 +17,8 @@ from vkml.ir import TensorType, dtypes
 from vkml.ir.dtypes import DType
 from vkml.kernels import gemm, sliced, split_product
 from vkml.kernels.gemm import Product
-from vkml.kernels.packed_weights import MATRIX_UNIT_NEEDS, Fragment
 from vkml.kernels.matrix_units import Tile
+from vkml.kernels.packed_weights import MATRIX_UNIT_NEEDS, Fragment
 from vkml.lowering.target import Target
 from vkml.onnx import save_graph
 

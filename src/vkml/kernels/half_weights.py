@@ -1,4 +1,4 @@
-"""Products of float16 or bfloat16 on matrix units by operands in the order of fragments: constants, or packed in the run."""
+"""Products of float16 or bfloat16 on matrix units by what is packed as fragments lie, once or in each run."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from vkml.ir.wording import counted
 from vkml.kernels import matrix_units
 from vkml.kernels.gemm import LAUNCH, Product, estimate_ordinary
 from vkml.kernels.half_product import WORD, fragment_of, is_readable, lines_of, padding, readable
-from vkml.kernels.matrix_units import LEAST_FRAGMENT, LONGEST_SUM, Tile
-from vkml.kernels.packed_weights import Fragment, batch_words, boolean, packing_microseconds
+from vkml.kernels.matrix_units import LEAST_FRAGMENT, LINE_TILES, LONGEST_SUM, Tile
+from vkml.kernels.packed_weights import K_PADDING, Fragment, batch_words, boolean, padded
+from vkml.kernels.packed_weights import packing as packing_elements
 from vkml.kernels.padded_lines import MOST_ELEMENTS
 from vkml.kernels.views import View
 
@@ -19,21 +20,7 @@ if TYPE_CHECKING:
     from vkml.lowering.target import Target
     from vkml.lowering.vulkan_builder import VulkanBuilder
 
-TILES = (
-    Tile(64, 64, 4, 1, 32, 2, 0.78, 0.60),
-    Tile(64, 64, 4, 1, 64, 2, 1.42, 0.60),
-    Tile(64, 32, 4, 1, 32, 2, 0.92, 0.63),
-    Tile(64, 32, 2, 2, 64, 4, 0.55, 0.50),
-    Tile(32, 64, 2, 2, 64, 2, 1.35, 0.77),
-    Tile(32, 32, 4, 1, 64, 4, 0.64, 0.64),
-    Tile(32, 32, 4, 2, 64, 4, 0.50, 0.50),
-    Tile(32, 32, 2, 2, 64, 4, 0.56, 0.81),
-    Tile(32, 32, 2, 4, 64, 4, 0.61, 0.50),
-    Tile(16, 32, 2, 4, 64, 4, 0.66, 0.72),
-)
-"""The first two have the times of an H200 at 8192³. There the third took 0.92 of a step where 2048 × 768 ×
-3072 seemed to say 0.65: workgroups begin and end sooner than the rule expects. The next four were timed at
-1024³ alone and have the same proportion; the others those of rows of float32 besides."""
+TILES = LINE_TILES
 
 forced: tuple[Tile, int] | None = None
 """For tests and tuning runs: the tile and ranges of K of every product that can be computed so at all."""
@@ -92,7 +79,10 @@ def is_packable(product: Product, b: View) -> bool:
 
 def packing(b: View) -> float:
     """Microseconds that packing what `is_packable` takes in each run."""
-    return 0.0 if b.buffer.is_constant else packing_microseconds(b, LAUNCH)
+    if b.buffer.is_constant:
+        return 0.0
+    different = 1 if b.strides[0] == 0 else b.shape[0]
+    return packing_elements(different * b.shape[1] * b.shape[2], LAUNCH)
 
 
 def _forced(fragment: Fragment, target: Target, a: View) -> list[Choice]:
@@ -107,11 +97,10 @@ def _all(target: Target, fragment: Fragment, product: Product, a: View, b: View)
         Choice(
             tile,
             splits,
-            time=passes
-            + matrix_units.estimate_waves(target, fragment, tile, splits, m, n, k, batch=batch),
+            time=passes + matrix_units.estimate_lines(target, fragment, tile, splits, (batch, m, n, k)),
         )
         for tile in TILES
-        if fits(tile, fragment, target, a)
+        if fits(tile, fragment, target, a) and padded(k, K_PADDING) % tile.step_k == 0
         for splits in matrix_units.ranges(target, tile, m, n, k, batch)
     ]
 

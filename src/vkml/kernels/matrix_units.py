@@ -8,13 +8,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vkml.dataclasses import dataclass
-from vkml.ir import TensorType, dtypes
+from vkml.ir import dtypes
 from vkml.ir.size import Size, is_multiple, typical
 from vkml.ir.wording import counted
 from vkml.kernels.epilogue import Epilogue
 from vkml.kernels.gemm import LAUNCH, Product, estimate_ordinary
 from vkml.kernels.packed_weights import (
     COLUMN_PADDING,
+    K_PADDING,
     LARGEST_POWER,
     MATRIX_UNIT_NEEDS,
     UNIT_NEEDS,
@@ -27,6 +28,7 @@ from vkml.kernels.packed_weights import (
     least_power,
 )
 from vkml.kernels.results import add_partials, emit_finish
+from vkml.kernels.split_rows import BLOCK, SLACK
 from vkml.kernels.views import View
 from vkml.kernels.writer import KernelWriter, template
 
@@ -151,12 +153,29 @@ TILES = (
     Tile(16, 32, 2, 4, 64, 4, 0.950, 0.72),
 )
 
+LINE_TILES = (
+    Tile(64, 64, 4, 1, 64, 2, 1.22, 0.80),
+    Tile(64, 32, 4, 1, 64, 4, 0.81, 0.63),
+    Tile(64, 32, 2, 2, 64, 4, 0.42, 0.50),
+    Tile(32, 64, 2, 2, 64, 2, 1.00, 0.77),
+    Tile(32, 32, 4, 1, 64, 4, 0.64, 0.64),
+    Tile(32, 32, 4, 2, 64, 4, 0.40, 0.50),
+    Tile(32, 32, 2, 2, 64, 4, 0.56, 0.81),
+    Tile(32, 32, 2, 4, 64, 4, 0.61, 0.50),
+    Tile(16, 32, 2, 4, 64, 4, 0.66, 0.72),
+)
+"""Where A comes in lines of halves: fitted to products from 1024³ to 8192³, with K of 512 to 16384 (H200)."""
+LINE_WORD = 8
+"""Elements of 16 bytes, which a load of such a line fetches."""
+
 WAVE = 2.0
 """Microseconds: the start and the end of a workgroup;"""
+LARGE_START = 2.3
+"""what it takes more where lanes have twice 64 sums, each of which is stored;"""
 PART = 1.0
 """what 16384 sums of a range of K cost that are stored and added by a second pass."""
-READ = 3.9e6
-"""bytes that the pass over rows for their scales reads in a microsecond,"""
+SPLIT = 3.4e6
+"""bytes that the pass which makes halves of rows reads and writes in a microsecond,"""
 GUESS = 0.7
 """and the microseconds in which a workgroup agrees on a scale, and finds that it suited."""
 NOTING = 1.03
@@ -170,12 +189,12 @@ class Choice:
     tile: Tile
     splits: int
     has_pass: bool = False
-    """Whether a pass before finds the scales of rows; otherwise each workgroup guesses its own rows'."""
+    """Whether a pass before makes halves of rows; else each workgroup does, by scales that it guesses."""
     time: float = 0.0
 
     def label(self) -> str:
         """Tells it from other choices."""
-        scales = ", scales from a pass" if self.has_pass else ""
+        scales = ", halves from a pass" if self.has_pass else ""
         return f"matrix units, {self.tile.label()}, {counted(self.splits, 'K range')}{scales}"
 
     def longest_sum(self, k: int) -> int:
@@ -259,40 +278,29 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
     assert fragment is not None
     tile = choice.tile
     packed = build.packed_weights(matrix_of(b), fragment)
-    has_pass = choice.has_pass
-    exponents = build.row_exponents(a, fragment) if has_pass else None
+    rows = build.split_rows(a, 1) if choice.has_pass else None
     epilogue, outputs = build.take_epilogue(product.result)
     writer = build.writer()
     pointers = {
-        "A_POINTER": writer.read(a),
         "B_POINTER": writer.read(fragments_of(packed, product.n), width=4),
         "COLUMN_EXPONENTS": writer.read(exponents_of(packed, product.n), width=4, reinterpreted_as="int"),
     }
-    files = [
-        "scales",
-        "scale_guesses",
-        "matrix_units_rows",
-        "matrix_units_results",
-        "matrix_units",
-        "shared_results",
-    ]
-    if exponents is not None:
-        pointers["ROW_EXPONENTS"] = writer.read(exponents)
-        files.remove("scale_guesses")
+    if rows is not None:
+        writer.text(rows.define(writer, a))
+        writer.constant(0, "COLUMN_BATCH")
+        files = ("half_lines", "matrix_units_halves", "matrix_units_scales")
     else:
         least = build.ask(matrix_of(b), least_power)
         assert isinstance(least, int) and guesses(tile, fragment)
         define_guess(writer, least)
-    writer.constant(a.strides[1], "A_STRIDE")
+        pointers["A_POINTER"] = writer.read(a)
+        writer.constant(a.strides[1], "A_STRIDE")
+        is_whole = boolean(product.k % tile.step_k == 0)
+        writer.text(f"static const bool IS_A_ALIGNED = {boolean(_is_aligned(a))};")
+        writer.text(f"static const bool IS_K_WHOLE = {is_whole};")
+        files = ("scale_guesses", "matrix_units_rows")
+    files = ("scales", *files, "matrix_units_results", "matrix_units", "shared_results")
     define(writer, fragment, choice, (product.m, product.n, product.k), pointers)
-    writer.text(
-        "\n".join(
-            [
-                f"static const bool IS_A_ALIGNED = {boolean(_is_aligned(a))};",
-                f"static const bool IS_K_WHOLE = {boolean(product.k % tile.step_k == 0)};",
-            ]
-        )
-    )
     expected = f"{choice.time:.0f} µs expected, else {estimate_ordinary(build.target, product):.0f}"
     how = f"fp16 scaled by rows and columns, fp32 sums; {expected}"
     emit_product(build, writer, fragment, product, choice, files, how, outputs, epilogue)
@@ -393,39 +401,6 @@ def define(
     writer.text("\n".join(lines))
 
 
-def emit_row_exponents(build: VulkanBuilder, a: View, fragment: Fragment) -> View:
-    """Emits the pass that finds the scale of each row of (1, m, k); returns the exponents."""
-    _, m, k = a.shape
-    exponents = build.scratch(TensorType(dtypes.INT32, (m,)))
-    writer = build.writer()
-    pointers = {"A_POINTER": writer.read(a), "EXPONENTS": writer.write(exponents)}
-    writer.constant(m, "M")
-    writer.constant(a.strides[1], "A_STRIDE")
-    writer.word("steps", k)
-    across, rows = writer.grid(-(-m // 8), build.target.max_groups)
-    writer.text(
-        "\n".join(
-            [
-                "#define K push.steps",
-                f"static const int LANES = {fragment.lanes};",
-                f"static const bool IS_A_ALIGNED = {boolean(_is_aligned(a))};",
-                *(f"#define {name} {pointer}" for name, pointer in pointers.items()),
-            ]
-        )
-    )
-    writer.text(template("row_exponents"))
-    build.emit(
-        writer.finish(
-            "row_exponents",
-            (across, rows, 1),
-            variant="a subgroup a row",
-            reason="scales for matrix units",
-            subgroup_size=fragment.lanes,
-        )
-    )
-    return exponents
-
-
 def choose(
     target: Target,
     fragment: Fragment,
@@ -458,20 +433,40 @@ def choices(
         product: its sizes.
         suits: whether a tile is considered.
         passes: what `Choice.has_pass` may be, if the operand says so.
-        tiles: those that there are.
+        tiles: those that there are where workgroups make halves of rows.
     """
     if forced is not None:
-        return [forced] if forced.tile.fits(fragment, target) and suits(forced.tile) else []
+        fits = fits_lines if forced.has_pass else Tile.fits
+        return [forced] if fits(forced.tile, fragment, target) and suits(forced.tile) else []
     m, n, k = (typical(size) for size in (product.m, product.n, product.k))
-    found: list[Choice] = []
-    for tile in tiles:
-        if not (tile.fits(fragment, target) and suits(tile)):
-            continue
-        for splits in ranges(target, tile, m, n, k):
-            for has_pass in passes or ((True, False) if guesses(tile, fragment) else (True,)):
-                choice = Choice(tile, splits, has_pass)
-                found.append(replace(choice, time=estimate(target, fragment, choice, m, n, k)))
-    return found
+    found = [
+        Choice(tile, splits, has_pass)
+        for has_pass in passes or (True, False)
+        for tile in (LINE_TILES if has_pass else tiles)
+        if (fits_lines(tile, fragment, target) if has_pass else _fits_rows(tile, fragment, target))
+        and suits(tile)
+        for splits in ranges(target, tile, m, n, k)
+    ]
+    return [replace(choice, time=estimate(target, fragment, choice, m, n, k)) for choice in found]
+
+
+def _fits_rows(tile: Tile, fragment: Fragment, target: Target) -> bool:
+    return tile.fits(fragment, target) and guesses(tile, fragment)
+
+
+def fits_lines(tile: Tile, fragment: Fragment, target: Target) -> bool:
+    """Whether loops over lines of halves along k come out even, too, and these have room in shared memory."""
+    slice_threads = tile.subgroups * fragment.lanes
+    line = tile.pieces * tile.step_k
+    return (
+        tile.fits(fragment, target)
+        and all(size % LINE_WORD == 0 for size in (fragment.m, fragment.k, line))
+        and tile.m * line % (LINE_WORD * slice_threads) == 0
+        and slice_threads % (line // LINE_WORD) == 0
+        and K_PADDING % tile.step_k == 0
+        and (tile.pieces == 1 or (tile.step_k % BLOCK == 0 and BLOCK % fragment.k == 0))
+        and tile.m <= SLACK
+    )
 
 
 def rule_of(build: VulkanBuilder, product: Product, a: View, b: View) -> Choice | None:
@@ -521,9 +516,31 @@ def estimate(target: Target, fragment: Fragment, choice: Choice, m: int, n: int,
     """Microseconds, with those that finding the scales of rows takes."""
     tile, splits = choice.tile, choice.splits
     if choice.has_pass:
-        return estimate_waves(target, fragment, tile, splits, m, n, k) + LAUNCH + 4 * m * k / READ
+        return estimate_lines(target, fragment, tile, splits, (1, m, n, k)) + splitting(m * k)
     noting = replace(tile, step=NOTING * tile.step)
     return estimate_waves(target, fragment, noting, splits, m, n, k, GUESS)
+
+
+def splitting(elements: int, pieces: int = 1) -> float:
+    """Microseconds of the pass that makes halves of so many elements."""
+    return LAUNCH + (4 + 2 * pieces) * elements / SPLIT
+
+
+def estimate_lines(
+    target: Target, fragment: Fragment, tile: Tile, splits: int, sizes: tuple[int, int, int, int]
+) -> float:
+    """Microseconds of a product whose rows come in lines of halves.
+
+    Args:
+        target: the device.
+        fragment: its own.
+        tile: what a workgroup computes,
+        splits: in so many ranges of K.
+        sizes: batch, m, n and k.
+    """
+    batch, m, n, k = sizes
+    start = LARGE_START * max(0.0, tile.sub_m * tile.sub_n / fragment.lanes / 64 - 1)
+    return estimate_waves(target, fragment, tile, splits, m, n, k, start, batch)
 
 
 def resident(target: Target, fragment: Fragment, tile: Tile) -> int:

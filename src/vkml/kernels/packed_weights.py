@@ -15,7 +15,7 @@ from vkml.dataclasses import dataclass
 from vkml.errors import EngineError
 from vkml.ir import Constant, TensorType, dtypes
 from vkml.ir.file_constant import release_pages
-from vkml.ir.size import is_multiple, typical
+from vkml.ir.size import is_multiple
 from vkml.kernels.spec import Dispatch
 from vkml.kernels.views import Buffer, BufferKind, View, collapse, contiguous
 from vkml.kernels.writer import KernelWriter, load_expression, template
@@ -46,9 +46,9 @@ ones meet weights that are smaller by as much, which is kept from happening so.
 """
 LARGEST_POWER = 14
 """fp16 ends below 2^16."""
-PACKED_HALVES = 2.8e6
+PACKED_HALVES = 3.5e6
 """Bytes of halves that are read and packed in a microsecond in a run,"""
-PACKED_FLOATS = 2.8e6
+PACKED_FLOATS = 3.4e6
 """and of floats, which are read twice."""
 SPARE_POWERS = 10
 """A row's largest magnitude may lie so many powers of two below 1 where the weights' rows are alike.
@@ -157,19 +157,11 @@ def emit_packing(build: VulkanBuilder, values: View, fragment: Fragment, pieces:
     return packed
 
 
-def packing_microseconds(values: View, launch: float) -> float:
-    """What packing (batch, k, n) in a run is expected to take.
-
-    Args:
-        values: what is packed.
-        launch: microseconds of a launch.
-    """
-    batch, k, n = (typical(size) for size in values.shape)
-    batch = 1 if values.strides[0] == 0 else batch
-    elements = batch * padded(k, K_PADDING) * padded(n, COLUMN_PADDING)
-    if not _is_scaled(values):
+def packing(elements: int, launch: float, pieces: int = 0) -> float:
+    """Microseconds that `emit_packing` is expected to take for elements, where a launch takes `launch`."""
+    if pieces == 0:
         return launch + 4 * elements / PACKED_HALVES
-    return 2 * launch + 10 * elements / PACKED_FLOATS
+    return 2 * launch + (8 + 2 * pieces) * elements / PACKED_FLOATS
 
 
 def _sizes(weights: View) -> tuple[int, int, int]:
@@ -179,7 +171,7 @@ def _sizes(weights: View) -> tuple[int, int, int]:
 
 
 def batch_words(batch: int, values: View, pieces: int = 1) -> int | None:
-    """Words of 16 bytes from one matrix of packed (batch, k, n) to the next; None where there is one product."""
+    """Words of 16 bytes from one matrix of packed (batch, k, n) to the next; None: there is one product."""
     if batch == 1:
         return None
     _, k, n = values.shape
@@ -285,10 +277,8 @@ def _packing(
         pointers["FOUND"] = writer.read(found)
     blocks, chunks = -(-n // COLUMN_PADDING), -(-padded(k, K_PADDING) // chunk)
     some = max(1, min(8, batch * blocks * chunks // _PACKING_GROUPS)) * chunk
-    if stage == 1:
-        share = _maxima_range(k)
-    else:
-        share = some if stage == 2 or not is_scaled else chunks * chunk
+    share = chunks * chunk if is_scaled else some
+    share = {0: share, 1: _maxima_range(k), 2: some}[stage]
     # Pushed, so that one pipeline packs all weights.
     writer.word("rows", n)
     writer.word("steps", k)

@@ -43,14 +43,37 @@ class SplitRows:
     info: View
     """int32, (batch, rows, 2): a scale's exponent, and how many elements pieces hold fewer bits of."""
     pieces: View
-    """float16, (batch, rows, whole steps of k, in blocks of 32 and these in pieces), and what tiles may read."""
+    """float16, a line of whole steps of k a row, in blocks of 32, these in pieces; then slack."""
     count: int
     """Of pieces: 2 hold what float32 does, 1 what TF32 does."""
 
-    @property
-    def line(self) -> int:
-        """Halves of a row."""
-        return int(self.pieces.shape[1])
+    def define(self, writer: KernelWriter, rows: View, batch: int = 1) -> str:
+        """The names that a kernel reads it by.
+
+        Args:
+            writer: of the kernel.
+            rows: (batch, rows, k) that were split.
+            batch: of the product.
+        """
+        count, line = rows.shape[1], self.pieces.shape[1]
+        is_one = batch == 1 or rows.shape[0] == 1
+        numbers = {
+            "A_BATCH": 0 if is_one else count * line,
+            "A_LINE": line,
+            "A_LINES": count + SLACK,
+            "A_LENGTH": line,
+            "INFO_BATCH": 0 if is_one else count,
+        }
+        for name, number in numbers.items():
+            writer.constant(number, name)
+        names = {
+            "SCALED": 1,
+            "A_ALONG_K": 1,
+            "A_WORDS": writer.read(self.pieces, width=4, reinterpreted_as="uint"),
+            "A_INFO": writer.read(self.info, width=2, reinterpreted_as="uint"),
+        }
+        text = [f"#define {name} {value}" for name, value in names.items()]
+        return "\n".join([*text, "static const bool IS_WHOLE = true;"])
 
 
 def emit_split_rows(build: VulkanBuilder, rows: View, count_of_pieces: int) -> SplitRows:
@@ -79,7 +102,7 @@ def _emit_rows(build: VulkanBuilder, rows: View, split: SplitRows) -> None:
     writer.word("k_padded", padded(k, K_PADDING))
     writer.constant(count, "ROWS")
     subgroups, loads = _share_of_row(padded(k, K_PADDING), lanes)
-    across, down = writer.grid(-(-count * subgroups // _SUBGROUPS), build.target.max_groups)
+    across, down = writer.grid(-(-count // (_SUBGROUPS // subgroups)), build.target.max_groups)
     is_vector = rows.strides[2] == 1 and all(
         is_multiple(number, 4) for number in (k, rows.offset, *rows.strides[:2])
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
-from vkml.kernels.matrix_units import emit_row_exponents
 from vkml.kernels.packed_weights import Fragment, emit_packing
 from vkml.kernels.padded_lines import emit_padded_lines, emit_turned_bytes
 from vkml.kernels.spec import Dispatch
@@ -41,15 +40,6 @@ class PassBuilder(Builder[Dispatch]):
             values,
             ("packed", fragment, pieces),
             lambda build, seen: emit_packing(build, seen, fragment, pieces),
-            _alone,
-        )
-
-    def row_exponents(self, rows: View, fragment: Fragment) -> View:
-        """The scales of rows (1, m, k) for matrix units, found once for all products that read these rows."""
-        return self._once(
-            rows,
-            ("exponents", fragment),
-            lambda build, seen: emit_row_exponents(build, seen, fragment),
             _alone,
         )
 
