@@ -79,17 +79,21 @@ class PackedWeights(Constant):
     of two; float16's and bfloat16's as they are.
 
     Its 32-bit words are, of float32, an exponent for each column, then how many small elements each has (of
-    values of a run); then the fragments, then room that kernels may read.
+    values of a run, and of constants in so many pieces as if they were); then the fragments, then room that
+    kernels may read.
     """
 
-    def __init__(self, original: Constant, weights: View, fragment: Fragment, push_bytes: int) -> None:
+    def __init__(
+        self, original: Constant, weights: View, fragment: Fragment, push_bytes: int, pieces: int = 0
+    ) -> None:
         """Args:
         original: float32, or what the fragment is of.
         weights: (k, n) of it, or (blocks, taps, channels, n), whose k counts all that is before n.
         fragment: whose order.
         push_bytes: of push constants that the device has.
+        pieces: see `emit_packing`.
         """
-        words = _words(weights)
+        words = _words(weights, pieces)
         put = object.__setattr__  # the base class is frozen
         put(self, "dtype", dtypes.UINT32)
         put(self, "shape", (words,))
@@ -99,7 +103,8 @@ class PackedWeights(Constant):
         target = Buffer(BufferKind.ACTIVATION, 4 * words, "packed weights")
         put(self, "target", target)
         view = contiguous(target, TensorType(dtypes.UINT32, (words,)))
-        put(self, "dispatch", _packing(replace(weights, buffer=self.source), view, fragment, push_bytes))
+        seen = replace(weights, buffer=self.source)
+        put(self, "dispatch", _packing(seen, view, fragment, push_bytes, pieces=pieces))
 
     original: Constant
     source: Buffer
@@ -240,7 +245,7 @@ def _packing(
     chunk = _SHORT_CHUNK if vectors == 2 or pieces == 2 else _CHUNK
     writer = KernelWriter(push_bytes)
     numbers = {"FRAGMENT_N": fragment.n, "FRAGMENT_K": fragment.k, "LANES": fragment.lanes, "CHUNK": chunk}
-    counts = is_of_run and is_scaled
+    counts = is_scaled and (is_of_run or pieces > 0)
     source = "float" if is_scaled else "uint16_t"
     load = {}
     if vectors:

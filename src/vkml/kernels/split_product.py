@@ -65,13 +65,31 @@ class Choice(matrix_units.Choice):
         )
 
 
-def choose(target: Target, product: Product) -> Choice | None:
-    """The choice with the least estimated time; None where no units are for it."""
-    return min(choices(target, product), key=lambda choice: choice.time, default=None)
+def choose(target: Target, product: Product, *, has_kept: bool = False) -> Choice | None:
+    """The choice with the least estimated time; None where no units are for it. Arguments: see `choices`."""
+    found = choices(target, product, has_kept=has_kept)
+    return min(found, key=lambda choice: choice.time, default=None)
 
 
-def choices(target: Target, product: Product) -> list[Choice]:
-    """All tiles and numbers of ranges of K that there are for a product, with the time that is estimated."""
+def is_kept(build: VulkanBuilder, b: View) -> bool:
+    """Whether an operand (batch, k, n) is a constant whose pieces are made once: one matrix, of few bytes."""
+    return (
+        build.keeps_pieces
+        and b.buffer.is_constant
+        and b.dtype == dtypes.FLOAT32
+        and (b.shape[0] == 1 or b.strides[0] == 0)
+        and not b.is_reversed
+    )
+
+
+def choices(target: Target, product: Product, *, has_kept: bool = False) -> list[Choice]:
+    """All tiles and numbers of ranges of K that there are for a product, with the time that is estimated.
+
+    Args:
+        target: the device.
+        product: its sizes.
+        has_kept: whether the pieces of its right operand are there.
+    """
     fragment = target.fragment
     if (
         fragment is None
@@ -90,8 +108,9 @@ def choices(target: Target, product: Product) -> list[Choice]:
     sizes = zip((fragment.m, fragment.n, fragment.k), LEAST_FRAGMENT, strict=True)
     if any(size < least for size, least in sizes):
         return []
-    # The pass over rows runs beside the first of the two over columns.
-    passes = splitting(batch * m * k, pieces) + packing(batch * n * k, LAUNCH, pieces) - LAUNCH
+    passes = splitting(batch * m * k, pieces)
+    if not has_kept:  # the pass over rows runs beside the first of the two over columns
+        passes += packing(batch * n * k, LAUNCH, pieces) - LAUNCH
     found = [
         Choice(tile, splits, time=passes + estimate_lines(target, fragment, tile, splits, (batch, m, n, k)))
         for tile in TILES
@@ -113,7 +132,10 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
     batch, n = product.batch, product.n
     left, right = matrix_units.matrices_of(a), matrix_units.matrices_of(b)
     rows = build.split_rows(left, tile.pieces)
-    packed = build.packed_values(right, fragment, tile.pieces)
+    if is_kept(build, b):
+        packed = build.packed_weights(matrix_units.matrix_of(b), fragment, tile.pieces)
+    else:
+        packed = build.packed_values(right, fragment, tile.pieces)
     epilogue, outputs = build.take_epilogue(product.result)
     writer = build.writer()
     count = right.shape[0]

@@ -38,6 +38,10 @@ class Piece:
     """Values that are needed outside."""
 
 
+MOST_KEPT = 1 << 29
+"""Bytes of a graph's constants that may lie on the device in pieces of fp16 besides as they are."""
+
+
 def lower(
     piece: Piece,
     types: Mapping[str, TensorType],
@@ -63,7 +67,7 @@ def lower(
     Raises:
         CannotLower: a node has no Vulkan form on this target (ask `refusals` before).
     """
-    build = VulkanBuilder(target)
+    build = VulkanBuilder(target, keeps_pieces=_keeps_pieces(constants))
     inputs, outputs = _lower_into(build, piece, types, constants)
     over = {outputs[o].buffer: inputs[i].buffer for i, o in donated if i in inputs and o in outputs}
     levels = schedule(written_last(build.launches, over) if over else build.launches, over)
@@ -103,7 +107,13 @@ def collect_trials(
         target: what the device can do.
         trials: receives them.
     """
-    _lower_into(VulkanBuilder(target, trials), piece, types, constants)
+    _lower_into(VulkanBuilder(target, trials, keeps_pieces=_keeps_pieces(constants)), piece, types, constants)
+
+
+def _keeps_pieces(constants: Mapping[str, Constant]) -> bool:
+    """Whether a graph's constants are few enough to lie on the device twice."""
+    different = {id(constant): constant.type.bytes for constant in constants.values()}
+    return sum(different.values()) <= MOST_KEPT
 
 
 def _lower_into(
@@ -163,7 +173,7 @@ def refusals(
 
     Nodes are lowered to find out, on throw-away buffers; what they come to is kept for `lower`.
     """
-    build = VulkanBuilder(target)
+    build = VulkanBuilder(target, keeps_pieces=_keeps_pieces(constants))
     views: dict[Hashable, View] = {}
     tried: dict[Hashable, str | None] = {}
     """With open sizes, for which nothing is kept longer."""
