@@ -11,6 +11,7 @@ import pytest
 
 import vkml
 from tests.kernels.layouts import LAYOUTS, LONG, laid_out, normal
+from vkml import vulkan
 from vkml.engine import devices as device_registry
 from vkml.engine.sketch import Sketch
 from vkml.ir import TensorType, dtypes
@@ -41,8 +42,6 @@ def tile(
     request: pytest.FixtureRequest, vulkan_device_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Tile]:
     """One of two subgroups of some fragments of the device's; forced."""
-    from vkml import vulkan
-
     fragments = device_registry.fragments_of(vulkan.find_device(vulkan_device_name, True))
     if not fragments:
         pytest.skip("no fp16 matrix units on this device")
@@ -157,7 +156,8 @@ def test_odd_sizes_give_the_bits_of_padded_ones(
 
     Lanes have one result each of odd rows, four of others, and one or more of a subgroup's rows in turns.
     """
-    wider = replace(tile, sub_m=wide * tile.sub_m, sub_n=wide * tile.sub_n)
+    [fragment, *_] = device_registry.fragments_of(vulkan.find_device(vulkan_device_name, True))
+    wider = tile if wide == 1 else replace(tile, sub_m=fragment.m, sub_n=2 * tile.sub_n)
     monkeypatch.setattr(split_product, "forced", (wider, 1))
     a, b = normal(1, 33, 75), normal(2, 75, 21)
 

@@ -465,6 +465,7 @@ def fits_lines(tile: Tile, fragment: Fragment, target: Target) -> bool:
         and slice_threads % (line // LINE_WORD) == 0
         and K_PADDING % tile.step_k == 0
         and (tile.pieces == 1 or (tile.step_k % BLOCK == 0 and BLOCK % fragment.k == 0))
+        and (tile.pieces == 1 or tile.sub_n % COLUMN_PADDING == 0)
         and tile.m <= SLACK
     )
 
