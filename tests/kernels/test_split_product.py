@@ -20,6 +20,8 @@ from vkml.kernels import gemm, sliced, split_product
 from vkml.kernels.gemm import Product
 from vkml.kernels.matrix_units import Tile
 from vkml.kernels.packed_weights import MATRIX_UNIT_NEEDS, Fragment
+from vkml.lowering import vulkan as lowering
+from vkml.lowering.kept import forget_lowerings
 from vkml.lowering.target import Target
 from vkml.onnx import save_graph
 
@@ -186,6 +188,38 @@ def test_operands_are_split_once(tile: Tile, vulkan_device_name: str) -> None:
         assert worst(result, feed["a"], feed[other]) < bound(tile)
     assert kernels.count("split_rows") + kernels.count("split_columns") == 1
     assert kernels.count("pack_weights") == 2
+
+
+@pytest.mark.parametrize("is_turned", [False, True], ids=["across k", "along k"])
+def test_pieces_of_constants_are_made_once(
+    tile: Tile, vulkan_device_name: str, is_turned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the bits of those that each run makes, unless a graph has too many bytes of constants."""
+    a, b = normal(1, 37, 300), normal(2, 300, 21)
+    a[:, ::2] *= np.float32(1e-9)
+    a[4, 3] = np.inf
+    b[:, 3] *= np.float32(1e-20)
+    b[::2, 5] *= np.float32(1e12)
+    held = b.T.copy() if is_turned else b
+
+    def of(is_constant: bool) -> tuple[Array, list[str]]:
+        forget_lowerings()
+        sketch = Sketch("product")
+        value = sketch.constant(held) if is_constant else sketch.input("b", held.shape)
+        value = sketch.node("Transpose", value, perm=[1, 0]) if is_turned else value
+        graph = sketch.finish(sketch.node("MatMul", sketch.input("a", a.shape), value))
+        feed = {"a": a} if is_constant else {"a": a, "b": held}
+        with vkml.InferenceSession(save_graph(graph), devices=vulkan_device_name) as session:
+            [found] = session.run(None, feed)
+            return found, [step.kernel for step in session.report().steps]
+
+    each, kernels = of(False)
+    assert kernels == ["split_rows", "column_magnitudes", "pack_weights", "matmul"]
+    once, kernels = of(True)
+    assert kernels == ["split_rows", "matmul"]
+    np.testing.assert_array_equal(once, each)
+    monkeypatch.setattr(lowering, "MOST_KEPT", b.nbytes - 1)
+    assert of(True)[1] == ["split_rows", "column_magnitudes", "pack_weights", "matmul"]
 
 
 def size(m: int, n: int, k: int, batch: int = 1) -> Product:
