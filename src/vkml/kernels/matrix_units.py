@@ -288,7 +288,7 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
     if rows is not None:
         writer.text(rows.define(writer, a))
         writer.constant(0, "COLUMN_BATCH")
-        files = ("half_lines", "matrix_units_halves", "matrix_units_scales")
+        files: tuple[str, ...] = ("half_lines", "matrix_units_halves", "matrix_units_scales")
     else:
         least = build.ask(matrix_of(b), least_power)
         assert isinstance(least, int) and guesses(tile, fragment)
