@@ -11,6 +11,8 @@ import pytest
 
 import vkml
 from tests.kernels.layouts import LAYOUTS, LONG, laid_out, normal
+from tests.kernels.test_half_product import launches_of, view
+from tests.kernels.test_half_weights import products_of
 from vkml import vulkan
 from vkml.engine import devices as device_registry
 from vkml.engine.sketch import Sketch
@@ -20,6 +22,7 @@ from vkml.kernels import gemm, sliced, split_product
 from vkml.kernels.gemm import Product
 from vkml.kernels.matrix_units import Tile
 from vkml.kernels.packed_weights import MATRIX_UNIT_NEEDS, Fragment
+from vkml.kernels.slang import compile_kernel
 from vkml.lowering import vulkan as lowering
 from vkml.lowering.kept import forget_lowerings
 from vkml.lowering.target import Target
@@ -255,8 +258,19 @@ def test_the_rule() -> None:
 
 
 @pytest.mark.parametrize("tile", split_product.TILES, ids=Tile.label)
-def test_every_tile_suits_the_gpu(tile: Tile) -> None:
+def test_every_tile_suits_the_gpu(tile: Tile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its module has all products of a step: of two pieces three of the four."""
     assert GPU.fragment is not None and split_product.fits(tile, GPU.fragment, GPU)
+    monkeypatch.setattr(split_product, "forced", (tile, 1))
+    forget_lowerings()
+    *passes, launch = launches_of(
+        GPU, view(dtypes.FLOAT32, 1, 2048, 1024), view(dtypes.FLOAT32, 1, 1024, 2048)
+    )
+    labels = [each.kernel.label for each in passes]
+    assert labels == ["split_rows", "column_magnitudes", "pack_weights"]
+    words = np.frombuffer(compile_kernel(launch.kernel.source), np.uint32)[5:]
+    products = tile.sub_m * tile.sub_n * tile.step_k // (16 * 8 * 16)
+    assert products_of(words, dtypes.FLOAT16) == products * (3 if tile.pieces == 2 else 1)
 
 
 def test_two_pieces_are_an_element() -> None:
