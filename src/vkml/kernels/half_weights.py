@@ -97,7 +97,10 @@ def _all(target: Target, fragment: Fragment, product: Product, a: View, b: View)
         Choice(
             tile,
             splits,
-            time=passes + matrix_units.estimate_lines(target, fragment, tile, splits, (batch, m, n, k)),
+            time=passes
+            + matrix_units.estimate_lines(
+                target, fragment, tile, splits, (batch, m, n, k), product.result.dtype.storage.itemsize
+            ),
         )
         for tile in TILES
         if fits(tile, fragment, target, a) and padded(k, K_PADDING) % tile.step_k == 0

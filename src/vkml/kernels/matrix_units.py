@@ -82,6 +82,8 @@ class Tile:
     """The share of `step` that is left where it holds only one of them."""
     pieces: int = 1
     """Of fp16, of an element: products of two are as exact as float32's (split_product.py)."""
+    start: float = 2.0
+    """Microseconds in which a workgroup begins and ends."""
 
     @property
     def m(self) -> int:
@@ -154,11 +156,11 @@ TILES = (
 )
 
 LINE_TILES = (
-    Tile(64, 64, 4, 1, 64, 2, 1.22, 0.80),
-    Tile(64, 32, 4, 1, 64, 4, 0.81, 0.63),
+    Tile(64, 64, 4, 1, 64, 2, 1.22, 0.80, start=2.2),
+    Tile(64, 32, 4, 1, 64, 4, 0.82, 0.63, start=1.2),
     Tile(64, 32, 2, 2, 64, 4, 0.42, 0.50),
     Tile(32, 64, 2, 2, 64, 2, 1.00, 0.77),
-    Tile(32, 32, 4, 1, 64, 4, 0.64, 0.64),
+    Tile(32, 32, 4, 1, 64, 4, 0.78, 0.64),
     Tile(32, 32, 4, 2, 64, 4, 0.40, 0.50),
     Tile(32, 32, 2, 2, 64, 4, 0.56, 0.81),
     Tile(32, 32, 2, 4, 64, 4, 0.61, 0.50),
@@ -168,14 +170,12 @@ LINE_TILES = (
 LINE_WORD = 8
 """Elements of 16 bytes, which a load of such a line fetches."""
 
-WAVE = 2.0
-"""Microseconds: the start and the end of a workgroup;"""
-LARGE_START = 2.3
-"""what it takes more where lanes have twice 64 sums, each of which is stored;"""
 PART = 1.0
-"""what 16384 sums of a range of K cost that are stored and added by a second pass."""
+"""Microseconds: what 16384 sums of a range of K cost that are stored and added by a second pass;"""
 SPLIT = 3.4e6
 """bytes that the pass which makes halves of rows reads and writes in a microsecond,"""
+STORED = 4.1e6
+"""and those of results, which a product of lines stores besides what its tiles' times say;"""
 GUESS = 0.7
 """and the microseconds in which a workgroup agrees on a scale, and finds that it suited."""
 NOTING = 1.03
@@ -517,7 +517,7 @@ def estimate(target: Target, fragment: Fragment, choice: Choice, m: int, n: int,
     """Microseconds, with those that finding the scales of rows takes."""
     tile, splits = choice.tile, choice.splits
     if choice.has_pass:
-        return estimate_lines(target, fragment, tile, splits, (1, m, n, k)) + splitting(m * k)
+        return estimate_lines(target, fragment, tile, splits, (1, m, n, k), 4) + splitting(m * k)
     noting = replace(tile, step=NOTING * tile.step)
     return estimate_waves(target, fragment, noting, splits, m, n, k, GUESS)
 
@@ -528,7 +528,13 @@ def splitting(elements: int, pieces: int = 1) -> float:
 
 
 def estimate_lines(
-    target: Target, fragment: Fragment, tile: Tile, splits: int, sizes: tuple[int, int, int, int]
+    target: Target,
+    fragment: Fragment,
+    tile: Tile,
+    splits: int,
+    sizes: tuple[int, int, int, int],
+    itemsize: int,
+    before: float = 0.0,
 ) -> float:
     """Microseconds of a product whose rows come in lines of halves.
 
@@ -538,10 +544,13 @@ def estimate_lines(
         tile: what a workgroup computes,
         splits: in so many ranges of K.
         sizes: batch, m, n and k.
+        itemsize: bytes of a result.
+        before: see `estimate_waves`.
     """
     batch, m, n, k = sizes
-    start = LARGE_START * max(0.0, tile.sub_m * tile.sub_n / fragment.lanes / 64 - 1)
-    return estimate_waves(target, fragment, tile, splits, m, n, k, start, batch)
+    # Sums of ranges are written and read again, which takes half as long once more as their bytes say.
+    stored = batch * m * n * (itemsize + (12 * splits if splits > 1 else 0)) / STORED
+    return estimate_waves(target, fragment, tile, splits, m, n, k, before, batch) + stored
 
 
 def resident(target: Target, fragment: Fragment, tile: Tile) -> int:
@@ -572,14 +581,14 @@ def estimate_waves(
         m: sizes of the product,
         n: all three
         k: of them.
-        before: what each wave takes before its steps, besides `WAVE`.
+        before: what each wave takes before its steps, besides `Tile.start`.
         batch: of how many products.
     """
     held = resident(target, fragment, tile)
     groups = -(-m // tile.m) * -(-n // tile.n) * splits * batch
     steps = math.ceil(math.ceil(k / tile.step_k) / (splits * tile.slices))
     waves, rest = divmod(groups, target.processors * held)
-    wave = WAVE + before
+    wave = tile.start + before
     time = LAUNCH + waves * (wave + steps * tile.step)
     if rest:
         share = -(-rest // target.processors) / held

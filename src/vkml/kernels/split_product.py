@@ -41,13 +41,15 @@ LARGEST_PIECES = 1 << 28
 
 TILES = (
     *matrix_units.LINE_TILES,
-    Tile(48, 32, 8, 1, 64, 2, 1.61, 1.0, 2),
+    Tile(48, 32, 8, 1, 64, 2, 1.58, 1.0, 2, 3.5),
     Tile(48, 32, 4, 1, 32, 2, 0.90, 0.60, 2),
     Tile(32, 32, 8, 1, 64, 2, 1.23, 1.0, 2),
-    Tile(32, 32, 4, 1, 64, 2, 1.12, 0.60, 2),
+    Tile(32, 32, 4, 1, 64, 2, 1.18, 0.60, 2, 1.0),
     Tile(32, 32, 2, 2, 64, 2, 0.72, 1.0, 2),
 )
 """Of one piece and of two."""
+GUARD = 1.0
+"""Microseconds in which a wave of workgroups finds whether results are to be computed again."""
 
 forced: tuple[Tile, int] | None = None
 """For tests and tuning runs: the tile and ranges of K of every product that can be computed so at all."""
@@ -112,7 +114,11 @@ def choices(target: Target, product: Product, *, has_kept: bool = False) -> list
     if not has_kept:  # the pass over rows runs beside the first of the two over columns
         passes += packing(batch * n * k, LAUNCH, pieces) - LAUNCH
     found = [
-        Choice(tile, splits, time=passes + estimate_lines(target, fragment, tile, splits, (batch, m, n, k)))
+        Choice(
+            tile,
+            splits,
+            time=passes + estimate_lines(target, fragment, tile, splits, (batch, m, n, k), 4, GUARD),
+        )
         for tile in TILES
         if tile.pieces == pieces and fits(tile, fragment, target)
         for splits in matrix_units.ranges(target, tile, m, n, k, batch)
