@@ -473,7 +473,7 @@ def fits_lines(tile: Tile, fragment: Fragment, target: Target) -> bool:
 def rule_of(build: VulkanBuilder, product: Product, a: View, b: View) -> Choice | None:
     """The choice with the least estimated time; None where no tile fits.
 
-    Rows that several products read have their scales found once: bert's queries, keys and values, which are
+    Rows that several products read are made halves once: bert's queries, keys and values, which are
     computed beside each other, take longer with scales that each guesses (26 of 1000 µs, H200). So have those
     that meet weights of many magnitudes, which leave a guess too little room.
     """
@@ -514,7 +514,7 @@ def ranges(target: Target, tile: Tile, m: int, n: int, k: int, batch: int = 1) -
 
 
 def estimate(target: Target, fragment: Fragment, choice: Choice, m: int, n: int, k: int) -> float:
-    """Microseconds, with those that finding the scales of rows takes."""
+    """Microseconds, with those that making halves of rows takes."""
     tile, splits = choice.tile, choice.splits
     if choice.has_pass:
         return estimate_lines(target, fragment, tile, splits, (1, m, n, k), 4) + splitting(m * k)
