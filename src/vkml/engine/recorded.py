@@ -341,7 +341,7 @@ class RecordedProgram:
         tables: Memory | None = None,
         bring: Callable[[CommandRecorder, Memories], None] | None = None,
     ) -> CommandBuffer:
-        recorder = self.on.recorder("plan", again=again, queue=self.queue)
+        recorder = self.on.recorder("plan", again=again, queue=self.queue, has_event=pool is None)
         if pool is not None:
             recorder.reset_timestamps(pool)
         if self.is_chained:
