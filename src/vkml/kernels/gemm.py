@@ -15,7 +15,7 @@ from vkml.ir.wording import counted
 from vkml.kernels import bfloat16_units, byte_units
 from vkml.kernels.candidates import Candidate
 from vkml.kernels.pointwise import emit_store, emit_vector_store
-from vkml.kernels.results import add_partials
+from vkml.kernels.results import add_partials, emit_ranges
 from vkml.kernels.unit_tiles import Choice as UnitChoice
 from vkml.kernels.views import View
 from vkml.kernels.writer import (
@@ -165,7 +165,7 @@ def launch(
         b: the right one.
         chosen: the tile and number of K ranges.
     """
-    fragment = None
+    fragment, told = None, ""
     tile, splits = chosen
     epilogue, outputs = build.take_epilogue(product.result)
     kernel, needs = "gemm", {"integer_dot"} if product.signs is not None else set()
@@ -174,15 +174,17 @@ def launch(
         assert fragment is not None
         # Four neighbours a load, in one instruction or four.
         width_a, width_b = (4 if operand.width == 4 else 1 for operand in (a, b))
-        how = tile.text(fragment)
+        how, threads, told = tile.text(fragment), tile.threads(fragment), "room[0].x"
     elif isinstance(tile, byte_units.Tile):
         fragment, kernel, needs = build.target.byte_fragment, "byte_units", set(byte_units.NEEDS)
         assert fragment is not None and product.signs is not None
         width_a, width_b = _widths(tile, a, b, tile.threads(fragment))
         how = tile.text(fragment, product.signs, (width_a, width_b), (a.along_inner, not b.along_inner))
+        threads, told = tile.threads(fragment), "FIRST_WORD"
     else:
         width_a, width_b = _widths(tile, a, b, tile.threads)
         how = f"static const int THREAD_M = {tile.thread_m};\nstatic const int THREAD_N = {tile.thread_n};"
+        threads = tile.threads
     k_range, splits = _ranges(product, tile, splits)
     accumulator = compute_type(product.accumulator)
     writer = build.writer()
@@ -218,15 +220,8 @@ def launch(
     writer.text(b.declare(writer, width_b))
     partials, stores_four = None, False
     if splits > 1:
-        partials = build.scratch(
-            TensorType(product.accumulator, (splits, product.batch, product.m, product.n))
-        )
-        pointer = writer.write(partials)
-        batch = writer.constant(product.batch, "BATCH")
-        writer.text(
-            "void finish(int batch, int split, int m, int n, Accumulator x)\n{\n"
-            f"    {pointer}[((split * {batch} + batch) * M + m) * N + n] = x;\n}}"
-        )
+        shape = tile.m, tile.n
+        partials = emit_ranges(build, writer, product, splits, shape, threads, outputs, epilogue, told=told)
     else:
         # Neighbours' bytes would be stores of their own; of what leaves through shared memory all would be.
         has_four = (

@@ -6,14 +6,14 @@ import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from vkml.ir import TensorType
+from vkml.dataclasses import dataclass
 from vkml.ir.lowering import CannotLower
 from vkml.ir.size import Size, typical
 from vkml.ir.wording import counted
 from vkml.kernels.candidates import Candidate
 from vkml.kernels.gemm import Product, aligned, load_vector
 from vkml.kernels.pointwise import emit_store
-from vkml.kernels.results import add_partials
+from vkml.kernels.results import add_partials, emit_ranges
 from vkml.kernels.views import View
 from vkml.kernels.writer import compute_type, load_expression, multiply_add, template
 
@@ -33,6 +33,29 @@ SPLIT_BYTES = 1 << 16
 them in the time that this takes."""
 UNROLL = 4
 """Vectors of the matrix that a thread waits for together."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How the threads of a workgroup share its part of the matrix."""
+
+    threads: int
+    lanes: int
+    """Threads that share the range of k of a vector of columns."""
+    unroll: int
+    """Vectors of the matrix that a thread waits for together."""
+    splits: int
+    """Ranges of K."""
+
+    def label(self) -> str:
+        return (
+            f"gemv, {self.lanes} of {self.threads} threads along k, {self.unroll} at once, "
+            f"{counted(self.splits, 'K range')}"
+        )
+
+
+forced: Shape | None = None
+"""For tests and tuning runs: how all products of few rows are shared."""
 
 
 def fits(a: View, b: View) -> bool:
@@ -55,19 +78,26 @@ def candidates(build: VulkanBuilder, product: Product, a: View, b: View) -> Iter
         lanes = _lanes(typical(product.k))
     width = 4 if is_wide else 1
 
-    def candidate(lanes: int, splits: int) -> Candidate:
-        emit = functools.partial(_emit, build, product, a, b, along_n, width, lanes, splits)
-        return Candidate(f"gemv, {lanes} lanes, {counted(splits, 'K range')}", None, emit)
+    def candidate(shape: Shape) -> Candidate:
+        emit = functools.partial(_emit, build, product, a, b, along_n, width, shape)
+        return Candidate(shape.label(), None, emit)
+
+    if forced is not None:
+        yield candidate(forced)
+        return
+
+    def shape(lanes: int, splits: int) -> Shape:
+        return Shape(_columns(build, lanes) * lanes, lanes, UNROLL, splits)
 
     splits = _splits(build, product, b, along_n, width, lanes)
-    yield candidate(lanes, splits)
+    yield candidate(shape(lanes, splits))
     if splits > 1:
-        yield candidate(lanes, 1)
+        yield candidate(shape(lanes, 1))
     for other in (2 * lanes, lanes // 2):
         if LANES_ALONG_N <= other <= 64:
             splits = _splits(build, product, b, along_n, width, other)
             for each in sorted({splits, 1}, reverse=True):
-                yield candidate(other, each)
+                yield candidate(shape(other, each))
 
 
 def _emit(
@@ -77,11 +107,10 @@ def _emit(
     b: View,
     along_n: bool,
     width: int,
-    lanes: int,
-    splits: int,
+    shape: Shape,
 ) -> list[View]:
     """Emits the product with the epilogue on offer; returns the views of its results."""
-    columns = _columns(build, lanes)
+    lanes, splits, columns = shape.lanes, shape.splits, shape.threads // shape.lanes
     own = width if along_n else 1
     wide_groups = -(-product.n // (columns * own))
     step = lanes * width
@@ -109,11 +138,11 @@ def _emit(
         ("WIDTH", width),
         ("LANES", lanes),
         ("COLUMNS", columns),
-        # Software drivers take minutes to compile what is unrolled.
-        ("UNROLL", 1 if build.target.processors == 1 else UNROLL),
         ("PARTS", parts),
     )
     text += [f"static const int {name} = {value};" for name, value in numbers]
+    # Software drivers take minutes to compile what is unrolled.
+    text.append(f"#define UNROLL {1 if build.target.processors == 1 else shape.unroll}")
     text.append(f"static const bool B_ALONG_N = {'true' if along_n else 'false'};")
     right = writer.read(b, width=width)
     if along_n:
@@ -139,15 +168,14 @@ def _emit(
         )
     partials = None
     if splits > 1:
-        shape = (splits, product.batch, product.m, product.n)
-        partials = build.scratch(TensorType(product.accumulator, shape))
-        pointer = writer.write(partials)
-        batch = writer.constant(product.batch, "BATCH")
-        body = f"{pointer}[((split * {batch} + batch) * M + m) * N + n] = x;"
+        tile = product.m, columns * own
+        partials = emit_ranges(build, writer, product, splits, tile, lanes * columns, outputs, epilogue)
     else:
         emit_store(writer, product.space, outputs, epilogue, accumulator)
-        body = f"store({product.coordinates}, x);"
-    writer.text(f"void finish(int batch, int split, int m, int n, Accumulator x)\n{{\n    {body}\n}}")
+        writer.text(
+            "void finish(int batch, int split, int m, int n, Accumulator x)\n"
+            f"{{ store({product.coordinates}, x); }}"
+        )
     across, rows = writer.grid(wide_groups, build.target.max_groups)
     writer.text(template("gemv"))
     where = "n" if along_n else "k"
@@ -156,7 +184,7 @@ def _emit(
             "gemv",
             (across, rows, product.batch * splits),
             variant=f"{width} wide along {where}, {lanes} lanes, {columns} columns, "
-            f"{counted(splits, 'K range')}",
+            f"{shape.unroll} at once, {counted(splits, 'K range')}",
             reason=f"batch {product.batch}, M {product.m}, N {product.n}, K {product.k}"
             + (", rows normalised on the way" if prologue is not None else ""),
             subgroup_size=None if prologue is None else build.target.subgroup_size,

@@ -207,7 +207,8 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
             ]
         )
     )
-    partials = emit_finish(build, writer, product, splits, outputs, epilogue)
+    shape = tile.m, tile.n
+    partials = emit_finish(build, writer, product, splits, shape, tile.threads(fragment), outputs, epilogue)
     writer.need(*UNIT_NEEDS[fragment.element])
     writer.text("".join(map(template, ("half_lines", "half_product", "shared_results"))))
     build.emit(

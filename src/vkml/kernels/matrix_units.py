@@ -313,7 +313,8 @@ def emit_product(
         epilogue: by this.
     """
     tile, splits = choice.tile, choice.splits
-    partials = emit_finish(build, writer, product, splits, outputs, epilogue)
+    shape = tile.m, tile.n
+    partials = emit_finish(build, writer, product, splits, shape, tile.threads(fragment), outputs, epilogue)
     tiles = -(-product.m // tile.m) * -(-product.n // tile.n)
     across, rows = writer.grid(tiles, build.target.max_groups)
     writer.need(*UNIT_NEEDS[fragment.element])
