@@ -165,7 +165,7 @@ def launch(
         b: the right one.
         chosen: the tile and number of K ranges.
     """
-    fragment, told = None, ""
+    fragment, word = None, ("tile_a[0][0][0]", "Accumulator")
     tile, splits = chosen
     epilogue, outputs = build.take_epilogue(product.result)
     kernel, needs = "gemm", {"integer_dot"} if product.signs is not None else set()
@@ -174,13 +174,13 @@ def launch(
         assert fragment is not None
         # Four neighbours a load, in one instruction or four.
         width_a, width_b = (4 if operand.width == 4 else 1 for operand in (a, b))
-        how, threads, told = tile.text(fragment), tile.threads(fragment), "room[0].x"
+        how, threads, word = tile.text(fragment), tile.threads(fragment), ("room[0].x", "uint")
     elif isinstance(tile, byte_units.Tile):
         fragment, kernel, needs = build.target.byte_fragment, "byte_units", set(byte_units.NEEDS)
         assert fragment is not None and product.signs is not None
         width_a, width_b = _widths(tile, a, b, tile.threads(fragment))
         how = tile.text(fragment, product.signs, (width_a, width_b), (a.along_inner, not b.along_inner))
-        threads, told = tile.threads(fragment), "FIRST_WORD"
+        threads, word = tile.threads(fragment), ("FIRST_WORD", "uint")
     else:
         width_a, width_b = _widths(tile, a, b, tile.threads)
         how = f"static const int THREAD_M = {tile.thread_m};\nstatic const int THREAD_N = {tile.thread_n};"
@@ -221,7 +221,7 @@ def launch(
     partials, stores_four = None, False
     if splits > 1:
         shape = tile.m, tile.n
-        partials = emit_ranges(build, writer, product, splits, shape, threads, outputs, epilogue, told=told)
+        partials = emit_ranges(build, writer, product, splits, shape, threads, word, outputs, epilogue)
     else:
         # Neighbours' bytes would be stores of their own; of what leaves through shared memory all would be.
         has_four = (

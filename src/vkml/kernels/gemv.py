@@ -169,7 +169,8 @@ def _emit(
     partials = None
     if splits > 1:
         tile = product.m, columns * own
-        partials = emit_ranges(build, writer, product, splits, tile, lanes * columns, outputs, epilogue)
+        word = "shared_sums[0]", "Accumulator"
+        partials = emit_ranges(build, writer, product, splits, tile, lanes * columns, word, outputs, epilogue)
     else:
         emit_store(writer, product.space, outputs, epilogue, accumulator)
         writer.text(

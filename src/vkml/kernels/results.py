@@ -57,8 +57,8 @@ def emit_finish(
     if splits > 1:
         width = _define_width(writer, product.n, accumulator)
         # Nothing beside the array that fragments are loaded from: it has to begin at 0.
-        told = "room[0].x"
-        return emit_ranges(build, writer, product, splits, tile, threads, outputs, epilogue, width, told)
+        word = "room[0].x", "uint"
+        return emit_ranges(build, writer, product, splits, tile, threads, word, outputs, epilogue, width)
     store = define_results(writer, product.space, outputs, epilogue, accumulator)
     writer.text(
         "void finish(int batch, int split, int m, int n, Results x)\n"
@@ -74,10 +74,10 @@ def emit_ranges(
     splits: int,
     tile: tuple[int, int],
     threads: int,
+    word: tuple[str, str],
     outputs: list[View],
     epilogue: Epilogue | None,
     width: int = 1,
-    told: str = "",
 ) -> View | None:
     """Adds ``finish(batch, split, m, n, x)`` of a product split over ranges of K: it keeps each range's sums.
 
@@ -91,10 +91,10 @@ def emit_ranges(
         splits: ranges of K.
         tile: rows and columns of results that a workgroup has,
         threads: and its threads.
+        word: one of the kernel's shared memory that is not wanted any more, and its type.
         outputs: where results go,
         epilogue: by this.
         width: neighbours of a row that ``finish`` is given.
-        told: a word of the kernel's shared memory that is not wanted any more; one is added without.
 
     Returns:
         Where the sums of the ranges are, for `add_partials`; None where they are joined.
@@ -134,7 +134,7 @@ def emit_ranges(
         "JOINED_RANGE": f"({batches} * {rows} * {columns})",
         "JOINED_ROWS": rows,
         "JOINED_COLUMNS": columns,
-        "JOIN_WORD": told or "told",
+        "JOIN_WORD": word[0],
     }
     writer.need(*JOIN_NEEDS)
     writer.text(
@@ -142,9 +142,9 @@ def emit_ranges(
             [
                 *(f"#define {name} {value}" for name, value in definitions.items()),
                 f"typealias Joined = {_neighbours(type_, together)};",
+                f"typealias JoinWord = {word[1]};",
                 "void store_joined(int batch, int m, int n, Joined x)",
                 f"{{ {'store4' if together == 4 else 'store'}({product.coordinates}, x); }}",
-                *([] if told else ["groupshared uint told;"]),
                 template("joined_ranges"),
             ]
         )
