@@ -1,4 +1,4 @@
-"""Ranges of K that the workgroup which comes last to a tile adds up: the bits of a second launch, run after run."""
+"""Ranges of K that the workgroup that is last at a tile adds: bits of a second launch, run after run."""
 
 from __future__ import annotations
 

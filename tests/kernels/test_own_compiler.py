@@ -570,13 +570,11 @@ COHERENT = """
 
 
 def test_what_workgroups_write_for_each_other_is_ordered() -> None:
-    """Accesses are of the device's scope; the barrier makes them one thread's, the atomic operation orders them.
+    """Accesses are of the device's scope, a barrier makes them one thread's, an atomic operation orders them.
 
     What is not said to be coherent stays private, but for memory of the workgroup.
     """
-    lines = list(
-        instructions(words_of(compile_own(FRAME.format("groupshared uint2 room[8];", COHERENT))))
-    )
+    lines = list(instructions(words_of(compile_own(FRAME.format("groupshared uint2 room[8];", COHERENT)))))
     numbers = {line.operands[1]: line.operands[2] for line in lines if line.opcode == 43}
     device, workgroup, scope_device = 5349, 4, 1
     storages = {line.operands[0]: line.operands[1] for line in lines if line.opcode == op.TYPE_POINTER}

@@ -23,7 +23,7 @@ JOINED_AT_ONCE = 8
 """Ranges of K whose sums are loaded together."""
 
 forced: bool | None = None
-"""For tests and tuning runs: whether ranges are joined by the workgroup that comes last, where the device can."""
+"""For tests and tuning runs: whether the workgroup that comes last joins ranges, where the device can."""
 
 
 def emit_finish(
@@ -81,8 +81,8 @@ def emit_ranges(
 ) -> View | None:
     """Adds ``finish(batch, split, m, n, x)`` of a product split over ranges of K: it keeps each range's sums.
 
-    Where `joins` says so, the workgroup that comes last to a tile adds them up: ``JOINED`` is defined then, and
-    the kernel calls ``join_tile`` of joined_ranges.slang behind all else.
+    Where `joins` says so, the workgroup that comes last to a tile adds them up: ``JOINED`` is defined then,
+    and the kernel calls ``join_tile`` of joined_ranges.slang behind all else.
 
     Args:
         build: where the launch goes.

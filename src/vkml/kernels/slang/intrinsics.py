@@ -250,8 +250,8 @@ def _store_coherent(emitter: Emitter, expression: syntax.Call) -> None:
 def _atomic_add(emitter: Emitter, expression: syntax.Call) -> Value:
     """``__atomic_add(place, value, MemoryOrder.AcquireRelease)``: what was there before.
 
-    What the invocation has written to memory of the device, or has seen written, is so before this for whoever
-    meets the sum.
+    What the invocation has written to memory of the device, or has seen written, is so before this for
+    whoever meets the sum.
     """
     order = expression.arguments[2] if len(expression.arguments) > 2 else None
     if not _is_named(order, "AcquireRelease"):

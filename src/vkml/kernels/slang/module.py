@@ -36,7 +36,7 @@ class Module:
 
     Args:
         shares_memory: whether invocations of a workgroup read from device memory what others have written.
-        is_coherent: whether invocations of different workgroups read so of each other, by accesses that say so.
+        is_coherent: whether invocations of other workgroups read it so, by accesses that say so.
     """
 
     def __init__(self, *, shares_memory: bool = False, is_coherent: bool = False) -> None:
