@@ -14,7 +14,9 @@ import vkml
 from vkml import vulkan
 from vkml.engine import devices as device_registry
 from vkml.engine.sketch import Sketch
-from vkml.ir import Graph, dtypes
+from vkml.engine.trial_timing import Bench
+from vkml.engine.weights import WeightStore
+from vkml.ir import Graph, TensorType, dtypes
 from vkml.kernels import (
     bfloat16_units,
     byte_units,
@@ -27,8 +29,11 @@ from vkml.kernels import (
     split_product,
 )
 from vkml.kernels.split_rows import BLOCK
+from vkml.kernels.views import Buffer, BufferKind, View
 from vkml.lowering.kept import forget_lowerings
 from vkml.lowering.target import Target
+from vkml.lowering.trials import Trials
+from vkml.lowering.vulkan_builder import VulkanBuilder
 from vkml.onnx import save_graph
 from vkml.vulkan.info import DeviceInfo
 
@@ -229,3 +234,55 @@ def test_a_device_whose_workgroups_see_nothing_of_each_other_has_a_second_launch
         assert "add_partials" in kernels(made)
     exact = feed["a"].astype(np.float64) @ feed["b"] + normal(3, 68)
     assert np.allclose(found, np.maximum(exact, 0), atol=1e-4)
+
+
+def test_plans_of_open_sizes_have_counters_for_all_tiles(
+    lavapipe: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_tiles(lavapipe, monkeypatch)
+    monkeypatch.setattr(results, "forced", True)
+    weights = normal(2, 96, 40)
+    sketch = Sketch("open")
+    made = sketch.node("MatMul", sketch.input("a", ("rows", 96)), sketch.constant(weights))
+    with session(sketch.finish(sketch.node("Relu", made)), lavapipe, "highest") as each:
+        for rows in (8, 33, 200, 5, 300, 7):
+            a = normal(rows, rows, 96)
+            [found] = each.run(None, {"a": a})
+            assert "add_partials" not in kernels(each)
+            assert np.allclose(found, np.maximum(a.astype(np.float64) @ weights, 0), atol=1e-4), rows
+
+
+def test_no_candidate_writes_to_the_counters_of_another(lavapipe: str) -> None:
+    """What is measured in turns has memory in common, but for what must be 0 whenever it is run."""
+    info = vulkan.find_device(lavapipe, True)
+    trials = Trials()
+    target = replace(device_registry.target_of(info, "highest"), processors=132)
+    build = VulkanBuilder(target, trials)
+
+    def operand(*shape: int) -> View:
+        return build.buffer(BufferKind.INPUT, TensorType(dtypes.FLOAT32, shape))
+
+    with build.step(TensorType(dtypes.FLOAT32, (1, 64, 64))):
+        build.matmul(operand(1, 64, 2048), operand(1, 2048, 64))
+    [found] = trials.found.values()
+    device = device_registry.open_device(info)
+    bench = Bench(device, WeightStore(lambda: device), is_cold=False)
+    try:
+        bench.prepare(found)
+        counters: dict[Buffer, range] = {}
+        others: list[range] = []
+        for trial in found:
+            addresses = bench.addresses(trial)
+            for buffer in {view.buffer for launch in trial.launches for view in launch.writes}:
+                span = range(addresses[buffer], addresses[buffer] + buffer.bytes)
+                if buffer.kind is BufferKind.COUNTERS:
+                    counters[buffer] = span
+                else:
+                    others.append(span)
+    finally:
+        bench.close()
+    assert len(counters) > 1 and others
+    spans = [*counters.values()]
+    for number, one in enumerate(spans):
+        for other in (*spans[:number], *others):
+            assert one.stop <= other.start or other.stop <= one.start
