@@ -24,7 +24,7 @@ from vkml.kernels import (
     gemv,
     half_product,
     matrix_units,
-    results,
+    range_sums,
     sliced,
     split_product,
 )
@@ -185,7 +185,7 @@ def test_the_last_workgroup_makes_the_bits_of_a_second_launch(
     force(lavapipe, monkeypatch)
     made = {}
     for is_joined in (False, True):
-        monkeypatch.setattr(results, "forced", is_joined)
+        monkeypatch.setattr(range_sums, "forced", is_joined)
         with session(graph, lavapipe, precision) as each:
             made[is_joined] = [each.run(None, feed)[0] for _ in range(RUNS)]
             assert ("add_partials" in kernels(each)) == (not is_joined), kernels(each)
@@ -198,7 +198,7 @@ def test_the_last_workgroup_makes_the_bits_of_a_second_launch(
 def test_runs_at_the_same_time_count_apart(lavapipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each flight has counters of its own."""
     of_tiles(lavapipe, monkeypatch)
-    monkeypatch.setattr(results, "forced", True)
+    monkeypatch.setattr(range_sums, "forced", True)
     graph, feed = product(70, 200, 68)
     with session(graph, lavapipe, "highest") as made:
         [expected] = made.run(None, feed)
@@ -224,7 +224,7 @@ def test_a_device_whose_workgroups_see_nothing_of_each_other_has_a_second_launch
 
     def target_of(info: DeviceInfo, precision: str = "highest") -> Target:
         found = real(info, precision)
-        return replace(found, capabilities=found.capabilities - {results.JOIN_NEEDS[1]})
+        return replace(found, capabilities=found.capabilities - {range_sums.JOIN_NEEDS[1]})
 
     target_of.cache_clear = real.cache_clear  # type: ignore[attr-defined]
     monkeypatch.setattr(device_registry, "target_of", target_of)
@@ -240,7 +240,7 @@ def test_plans_of_open_sizes_have_counters_for_all_tiles(
     lavapipe: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of_tiles(lavapipe, monkeypatch)
-    monkeypatch.setattr(results, "forced", True)
+    monkeypatch.setattr(range_sums, "forced", True)
     weights = normal(2, 96, 40)
     sketch = Sketch("open")
     made = sketch.node("MatMul", sketch.input("a", ("rows", 96)), sketch.constant(weights))

@@ -117,4 +117,4 @@ def choices(target: Target, product: Product) -> list[Choice[Tile]]:
         work = resident * tile.m * tile.n * (k / tile.rate + STORE)
         return in_waves(target, groups, resident, work, tile.alone)
 
-    return estimates(target, product, tiles, RANGES, 64, cycles)
+    return estimates(target, product, tiles, RANGES, 64, fragment.lanes, cycles)

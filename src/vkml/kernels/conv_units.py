@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from vkml.ir import dtypes
 from vkml.ir.size import Size, is_multiple, typical
 from vkml.ir.windows import Windows
-from vkml.kernels import matrix_units
+from vkml.kernels import matrix_units, range_sums
 from vkml.kernels.gemm import Product, estimate_ordinary
 from vkml.kernels.matrix_units import Choice, Tile, define, why_no_units, why_not_chosen
 from vkml.kernels.packed_weights import (
@@ -215,7 +215,20 @@ def choices(target: Target, product: Product) -> list[Choice]:
     assert fragment is not None
     turned = replace(product, m=product.n, n=product.m)
     found = matrix_units.choices(target, fragment, turned, lambda tile: fits(tile, fragment), (False,), TILES)
-    return [replace(choice, time=_estimate(target, fragment, choice, turned)) for choice in found]
+    return [
+        replace(
+            choice,
+            time=_estimate(target, fragment, choice, turned)
+            + range_sums.microseconds(
+                target,
+                product,
+                choice.splits,
+                (choice.tile.n, choice.tile.m),
+                choice.tile.threads(fragment),
+            ),
+        )
+        for choice in found
+    ]
 
 
 def _estimate(target: Target, fragment: Fragment, choice: Choice, product: Product) -> float:

@@ -12,7 +12,7 @@ from vkml.ir import DType, TensorType
 from vkml.ir.scalar import arithmetic_type
 from vkml.ir.size import Size, is_multiple, typical
 from vkml.ir.wording import counted
-from vkml.kernels import bfloat16_units, byte_units
+from vkml.kernels import bfloat16_units, byte_units, range_sums, unit_tiles
 from vkml.kernels.candidates import Candidate
 from vkml.kernels.pointwise import emit_store, emit_vector_store
 from vkml.kernels.results import add_partials, emit_ranges
@@ -83,7 +83,7 @@ BYTE_LANES = 58
 takes time costs them less. Fitted to products from 128 × 512 × 2048 to 8192³ (H200)."""
 LAUNCH = 1.9
 """Microseconds that a dependent dispatch takes on an H200,"""
-CYCLES = 1755
+CYCLES = unit_tiles.CYCLES
 """and cycles that its processors do in one."""
 
 forced: tuple[Tile, int] | None = None
@@ -344,7 +344,7 @@ def _estimates(target: Target, product: Product) -> Iterator[tuple[float, Tile, 
     """Estimated times, in cycles, of all tiles and numbers of K ranges.
 
     The model: workgroups run in waves of `target.processors`; a workgroup's time is its multiply-adds over
-    its tile's efficiency plus a fixed start; splitting K adds a pass over the parts and a barrier.
+    its tile's efficiency plus a fixed start; what adding up ranges of K takes is `range_sums`' affair.
     """
     itemsize = product.accumulator.storage.itemsize
     batch, m, n, k = (typical(size) for size in (product.batch, product.m, product.n, product.k))
@@ -363,8 +363,8 @@ def _estimates(target: Target, product: Product) -> Iterator[tuple[float, Tile, 
             waves = math.ceil(tiles * splits / target.processors)
             work = math.ceil(k / splits) * tile.m * tile.n / (product.gathered * rate)
             time = waves * (work + 1500)
-            if splits > 1:
-                time += 5500 + batch * m * n * (splits + 1) / target.processors / 8
+            adding = range_sums.microseconds(target, product, splits, (tile.m, tile.n), tile.threads)
+            time += CYCLES * adding
             yield time, tile, splits
 
 

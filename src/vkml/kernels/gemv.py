@@ -1,8 +1,9 @@
-"""Launches of products with few rows: choice of lanes and of K ranges."""
+"""Launches of products with few rows: how threads share the matrix."""
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from vkml.dataclasses import dataclass
 from vkml.ir.lowering import CannotLower
 from vkml.ir.size import Size, typical
 from vkml.ir.wording import counted
+from vkml.kernels import range_sums
 from vkml.kernels.candidates import Candidate
 from vkml.kernels.gemm import Product, aligned, load_vector
 from vkml.kernels.pointwise import emit_store
@@ -18,21 +20,34 @@ from vkml.kernels.views import View
 from vkml.kernels.writer import compute_type, load_expression, multiply_add, template
 
 if TYPE_CHECKING:
+    from vkml.lowering.target import Target
     from vkml.lowering.vulkan_builder import VulkanBuilder
 
 MAX_ROWS = 4
 """Products of more rows are tiled: their matrix is no longer read once for each result."""
 THREADS = 256
-LANES_ALONG_N = 8
-"""Threads that share the range of k of a vector of columns, at least;"""
-MOST_LANES = ((4 << 20, 64), (16 << 20, 32))
-"""and at most, for matrices of so many bytes. The fewer columns a workgroup has, the more workgroups there
-are, and none needs a second launch; but larger matrices are read in long rows."""
-SPLIT_BYTES = 1 << 16
-"""Of the matrix for a workgroup, from twice which on ranges of k are worth a second launch: a processor reads
-them in the time that this takes."""
-UNROLL = 4
-"""Vectors of the matrix that a thread waits for together."""
+"""Of a workgroup whose columns lie along k, or whose rows are normalised on the way;"""
+SHARED_THREADS = 256, 1024
+"""of others."""
+LINES = 512, 128, 64
+"""Bytes of a row of the matrix that a workgroup may read: whole lines, or half of one,"""
+FAR = 1 << 18
+"""but the most where the rows of a matrix are so many bytes apart, and each is on a page of its own."""
+LEAST_LANES = 8
+"""Threads that share the range of k of a vector of columns."""
+UNROLL = 4, 8
+"""Vectors of the matrix that a thread waits for together; the latter where it has twice as many."""
+
+RESIDENT = 1024
+"""Threads of a multiprocessor that have 64 registers each."""
+SHARE = 3.18e4
+"""Bytes a microsecond that memory brings a multiprocessor where all of them read (H200: 4.2 TB/s),"""
+ALONE = 5.2e4
+"""and where few do,"""
+WAITING = 1.2
+"""as far as enough are under way: microseconds until what a busy memory was asked for has come."""
+WAVE = 0.3
+"""Microseconds in which workgroups that have ended are followed by others."""
 
 
 @dataclass(frozen=True)
@@ -66,38 +81,24 @@ def fits(a: View, b: View) -> bool:
 
 
 def candidates(build: VulkanBuilder, product: Product, a: View, b: View) -> Iterator[Candidate]:
-    """Numbers of lanes and K ranges: the rule's first, then those beside it."""
+    """How threads may share the matrix: the rule's choice first, then others."""
     along_n = b.strides[2] == 1 and typical(product.n) >= 8
     if not along_n and b.strides[1] != 1:
         raise CannotLower("the matrix is contiguous along neither index")
     if along_n:
         is_wide = aligned(b, product.n, (b.strides[0], b.strides[1]))
-        lanes = _lanes_along_n(build, product, 4 if is_wide else 1, b.itemsize)
     else:
         is_wide = aligned(b, product.k, (b.strides[0], b.strides[2]))
-        lanes = _lanes(typical(product.k))
     width = 4 if is_wide else 1
-
-    def candidate(shape: Shape) -> Candidate:
-        emit = functools.partial(_emit, build, product, a, b, along_n, width, shape)
-        return Candidate(shape.label(), None, emit)
-
     if forced is not None:
-        yield candidate(forced)
-        return
-
-    def shape(lanes: int, splits: int) -> Shape:
-        return Shape(_columns(build, lanes) * lanes, lanes, UNROLL, splits)
-
-    splits = _splits(build, product, b, along_n, width, lanes)
-    yield candidate(shape(lanes, splits))
-    if splits > 1:
-        yield candidate(shape(lanes, 1))
-    for other in (2 * lanes, lanes // 2):
-        if LANES_ALONG_N <= other <= 64:
-            splits = _splits(build, product, b, along_n, width, other)
-            for each in sorted({splits, 1}, reverse=True):
-                yield candidate(shape(other, each))
+        shapes = [forced]
+    elif along_n:
+        shapes = _along_n(build, product, b, width)
+    else:
+        shapes = _along_k(build, product, width)
+    for shape in shapes:
+        emit = functools.partial(_emit, build, product, a, b, along_n, width, shape)
+        yield Candidate(shape.label(), None, emit)
 
 
 def _emit(
@@ -113,7 +114,7 @@ def _emit(
     lanes, splits, columns = shape.lanes, shape.splits, shape.threads // shape.lanes
     own = width if along_n else 1
     wide_groups = -(-product.n // (columns * own))
-    step = lanes * width
+    step = lanes if along_n else lanes * width
     k_range = -(-product.k // (splits * step)) * step
     splits = splits if isinstance(product.k, Size) else -(-product.k // k_range)
     prologue = build.stand_ins.take_prologue(a)
@@ -196,24 +197,79 @@ def _emit(
     return outputs
 
 
-def _lanes(k: int) -> int:
-    lanes = 8
+def _along_k(build: VulkanBuilder, product: Product, width: int) -> list[Shape]:
+    """Of matrices whose columns are whole in memory: neighbouring threads share one."""
+    k = typical(product.k)
+    lanes = LEAST_LANES
     while lanes < 64 and lanes * 16 < k:
         lanes *= 2
-    return lanes
+    found = []
+    for each in (lanes, 2 * lanes, lanes // 2):
+        if LEAST_LANES <= each <= 64:
+            threads = min(THREADS, build.target.max_invocations)
+            groups = typical(-(-product.n // (threads // each)) * product.batch)
+            # About eight workgroups of 256 a processor keep memory busy.
+            most = 1 if build.target.processors == 1 else build.target.processors * 8 // max(1, groups)
+            splits = max(1, min(most, k // (8 * each * width), 64))
+            found += [Shape(threads, each, UNROLL[0], count) for count in sorted({splits, 1}, reverse=True)]
+    return found
 
 
-def _lanes_along_n(build: VulkanBuilder, product: Product, width: int, itemsize: int) -> int:
-    """As few as give every processor two workgroups, each of them with some vectors to read."""
-    lanes, k = LANES_ALONG_N, typical(product.k)
-    size = itemsize * k * typical(product.n * product.batch)
-    most = next((most for limit, most in MOST_LANES if size <= limit), lanes)
-    while lanes < most and k >= 8 * lanes:
-        groups = -(-product.n // (THREADS // lanes * width)) * product.batch
-        if typical(groups) >= 2 * build.target.processors:
-            break
-        lanes *= 2
-    return lanes
+def _along_n(build: VulkanBuilder, product: Product, b: View, width: int) -> list[Shape]:
+    """Of matrices whose rows are whole in memory: those of least estimated time first."""
+    target, k = build.target, typical(product.k)
+    if target.processors == 1:
+        return [Shape(min(THREADS, target.max_invocations), LEAST_LANES, UNROLL[0], 1)]
+    is_normalised = build.stand_ins.normalised_rows is not None
+    itemsize = product.accumulator.storage.itemsize
+    found: dict[Shape, float] = {}
+    for line in LINES[:1] if typical(b.strides[1]) * b.itemsize >= FAR else LINES:
+        across = max(1, line // (width * b.itemsize))
+        for threads in (THREADS,) if is_normalised else SHARED_THREADS:
+            threads = min(threads, target.max_invocations)
+            lanes = threads // across
+            # Each lane has some steps of k, and there is room for what they have of all columns.
+            while lanes > LEAST_LANES and (
+                lanes * UNROLL[0] > k or lanes * across * width * product.m * itemsize > target.shared_bytes
+            ):
+                lanes //= 2
+            unroll = UNROLL[k >= 2 * lanes * UNROLL[1] and line < LINES[0]]
+            columns = across * width
+            groups = typical(-(-product.n // columns) * product.batch)
+            places = target.processors * max(1, RESIDENT // (lanes * across))
+            counts = {max(1, min(each // groups, k // (lanes * unroll))) for each in (places, places // 2)}
+            for splits in {1, *counts}:
+                shape = Shape(lanes * across, lanes, unroll, splits)
+                time = _estimate(target, shape, groups, columns * b.itemsize * k, width * b.itemsize)
+                if splits > 1:
+                    tile = product.m, columns
+                    time += range_sums.microseconds(target, product, splits, tile, shape.threads)
+                found.setdefault(shape, time)
+    return sorted(found, key=lambda shape: found[shape])
+
+
+def _estimate(target: Target, shape: Shape, groups: int, bytes_: int, load: int) -> float:
+    """Microseconds in which the matrix is read, once workgroups have begun.
+
+    Args:
+        target: the device.
+        shape: of the workgroups.
+        groups: of columns, whose ranges of k are split.
+        bytes_: of the matrix for each of these.
+        load: bytes of one load.
+    """
+    own, count = bytes_ / shape.splits, groups * shape.splits
+    resident = max(1, RESIDENT // shape.threads)
+    full, rest = divmod(count, target.processors * resident)
+    share = SHARE * target.processors
+    time = full * (WAVE + target.processors * resident * own / share)
+    if full > 1:
+        time += rest * own / share  # by then they no longer end together
+    elif rest:
+        beside = math.ceil(rest / target.processors)
+        alone = min(ALONE, beside * shape.threads * shape.unroll * load / WAITING)
+        time += max(rest * own / share, beside * own / alone)
+    return time
 
 
 def _parts(lanes: int, most: int) -> int:
@@ -222,24 +278,3 @@ def _parts(lanes: int, most: int) -> int:
     while 2 * parts <= min(most, lanes // 2):
         parts *= 2
     return parts
-
-
-def _columns(build: VulkanBuilder, lanes: int) -> int:
-    """Columns, or vectors of them, that a workgroup has at a time."""
-    columns = THREADS // lanes
-    while lanes * columns > build.target.max_invocations:
-        columns //= 2
-    return columns
-
-
-def _splits(build: VulkanBuilder, product: Product, b: View, along_n: bool, width: int, lanes: int) -> int:
-    """Ranges of k: about eight workgroups of 256 a processor keep memory busy."""
-    if build.target.processors == 1:
-        return 1
-    columns = _columns(build, lanes)
-    own = width if along_n else 1
-    groups, k = typical(-(-product.n // (columns * own)) * product.batch), typical(product.k)
-    most = k // (8 * lanes * (1 if along_n else width))
-    if along_n:
-        most = min(most, k * columns * own * b.itemsize // SPLIT_BYTES)
-    return max(1, min(build.target.processors * 8 // max(1, groups), most, 64))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from vkml.ir import TensorType
 from vkml.ir.size import is_multiple
+from vkml.kernels import range_sums
 from vkml.kernels.epilogue import Epilogue
 from vkml.kernels.pointwise import emit_store, emit_vector_store
 from vkml.kernels.scalar_text import literal
@@ -14,16 +15,7 @@ from vkml.kernels.writer import KernelWriter, compute_type, template
 
 if TYPE_CHECKING:
     from vkml.kernels.gemm import Product
-    from vkml.lowering.target import Target
     from vkml.lowering.vulkan_builder import VulkanBuilder
-
-JOIN_NEEDS = ("vulkan_memory_model", "vulkan_memory_model_device_scope")
-"""What a device must have for workgroups to see what others have written while these run."""
-JOINED_AT_ONCE = 8
-"""Ranges of K whose sums are loaded together."""
-
-forced: bool | None = None
-"""For tests and tuning runs: whether the workgroup that comes last joins ranges, where the device can."""
 
 
 def emit_finish(
@@ -81,8 +73,8 @@ def emit_ranges(
 ) -> View | None:
     """Adds ``finish(batch, split, m, n, x)`` of a product split over ranges of K: it keeps each range's sums.
 
-    Where `joins` says so, the workgroup that comes last to a tile adds them up: ``JOINED`` is defined then,
-    and the kernel calls ``join_tile`` of joined_ranges.slang behind all else.
+    Where `range_sums.joins` says so, the workgroup that comes last to a tile adds them up: ``JOINED`` is
+    defined then, and the kernel calls ``join_tile`` of joined_ranges.slang behind all else.
 
     Args:
         build: where the launch goes.
@@ -103,7 +95,7 @@ def emit_ranges(
     type_, itemsize = compute_type(dtype), dtype.storage.itemsize
     partials = build.scratch(TensorType(dtype, (splits, product.batch, product.m, product.n)))
     batches, rows, columns = map(writer.constant, (product.batch, product.m, product.n))
-    is_joined = joins(build.target, splits, tile, threads)
+    is_joined = range_sums.joins(build.target, product, splits, tile, threads)
     pointer = writer.write(partials, width=width)
     at = f"((split * {batches} + batch) * {rows} + m) * {columns} + n"
     if width > 1:
@@ -119,8 +111,8 @@ def emit_ranges(
     )
     if not is_joined:
         return partials
-    is_whole = all(is_multiple(size, 4) for size in (product.n, product.space[-1], tile[1]))
-    together = 4 if is_whole and itemsize <= 4 else 1
+    together = range_sums.neighbours(product, tile)
+    items, ranges = range_sums.together(splits, together, range_sums.items_of(tile, threads, together))
     emit = emit_vector_store if together == 4 else emit_store
     emit(writer, product.space, outputs, epilogue, type_)
     tiles = -(-product.m // tile[0]) * -(-product.n // tile[1]) * product.batch
@@ -128,7 +120,8 @@ def emit_ranges(
         "JOINED": "1",
         "JOIN_WIDTH": str(together),
         "JOIN_BYTES": str(together * itemsize),
-        "JOINED_AT_ONCE": str(min(splits, JOINED_AT_ONCE)),
+        "ITEMS_AT_ONCE": str(items),
+        "RANGES_AT_ONCE": str(ranges),
         "PARTIALS": writer.write(partials, width=together),
         "COUNTERS": writer.write(build.counters(tiles)),
         "JOINED_RANGE": f"({batches} * {rows} * {columns})",
@@ -136,7 +129,7 @@ def emit_ranges(
         "JOINED_COLUMNS": columns,
         "JOIN_WORD": word[0],
     }
-    writer.need(*JOIN_NEEDS)
+    writer.need(*range_sums.JOIN_NEEDS)
     writer.text(
         "\n".join(
             [
@@ -150,20 +143,6 @@ def emit_ranges(
         )
     )
     return None
-
-
-def joins(target: Target, splits: int, tile: tuple[int, int], threads: int) -> bool:
-    """Whether the workgroup that comes last to a tile adds up its ranges of K, and no second launch does.
-
-    Args:
-        target: the device.
-        splits: ranges of K.
-        tile: rows and columns of results that a workgroup has,
-        threads: and its threads.
-    """
-    if not target.capabilities.issuperset(JOIN_NEEDS):
-        return False
-    return True if forced is None else forced
 
 
 def _neighbours(type_: str, width: int) -> str:

@@ -113,7 +113,7 @@ def choices(target: Target, product: Product) -> list[Choice[Tile]]:
         work = resident * tile.m * tile.n * (k / tile.rate + STORE)
         return in_waves(target, groups, resident, work, tile.alone) + _splitting(product)
 
-    return estimates(target, product, tiles, RANGES, 128, cycles)
+    return estimates(target, product, tiles, RANGES, 128, fragment.lanes, cycles)
 
 
 def _splitting(product: Product) -> float:

@@ -33,11 +33,11 @@ from vkml.kernels import (
     matrix_units,
     pad,
     pool,
+    range_sums,
     recurrent,
     reduce,
     reduction,
     resize,
-    results,
     roi_align,
     row_prologue,
     rows,
@@ -70,7 +70,7 @@ def _forced() -> Hashable:
         attention, attention_gradients, bfloat16_units, blocks, byte_units, decode_attention, gemm,
         half_product, half_weights, matrix_units, recurrent, sliced,
     )  # fmt: skip
-    others = split_product.forced, row_prologue.everywhere, gemv.forced, results.forced
+    others = split_product.forced, row_prologue.everywhere, gemv.forced, range_sums.forced
     return *others, *(template.forced for template in templates)
 
 
