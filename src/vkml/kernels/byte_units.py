@@ -67,8 +67,8 @@ class Tile(UnitTile):
         lines = [f"static const int {name} = {value};" for name, value in self.numbers(fragment).items()]
         # Fragments begin at words of shared memory.
         stored = math.gcd(fragment.k // WORD, 4) if is_stored_so else 1
-        lines.append(f"#define STORED {stored}\n#define FIRST_WORD room[0]{'.x' if stored > 1 else ''}")
-        lines.append(f"#define OF_FOUR_STEPS {int(not along_k[1])}")
+        lines.append(f"#define STORED {stored}\n#define OF_FOUR_STEPS {int(not along_k[1])}")
+        lines.append(f"#define FIRST_WORD room[0]{'.x' if stored > 1 else ''}")
         for letter, is_signed in zip("AB", signs, strict=True):
             lines.append(f"static const int FLIP_{letter} = int({'0u' if is_signed else '0x80808080u'});")
         return "\n".join(lines)

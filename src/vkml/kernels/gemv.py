@@ -26,9 +26,11 @@ if TYPE_CHECKING:
 MAX_ROWS = 4
 """Products of more rows are tiled: their matrix is no longer read once for each result."""
 THREADS = 256
-"""Of a workgroup whose columns lie along k, or whose rows are normalised on the way;"""
-SHARED_THREADS = 256, 1024
-"""of others."""
+"""Of a workgroup whose columns lie along k, whose rows are normalised on the way, whose matrix is small;"""
+MANY_THREADS = 1024
+"""others may have these."""
+SMALL = 1 << 18
+"""Bytes of a matrix that is read in no time: smaller workgroups begin sooner, and may be phases of one."""
 LINES = 512, 128, 64
 """Bytes of a row of the matrix that a workgroup may read: whole lines, or half of one,"""
 FAR = 1 << 18
@@ -220,12 +222,13 @@ def _along_n(build: VulkanBuilder, product: Product, b: View, width: int) -> lis
     target, k = build.target, typical(product.k)
     if target.processors == 1:
         return [Shape(min(THREADS, target.max_invocations), LEAST_LANES, UNROLL[0], 1)]
-    is_normalised = build.stand_ins.normalised_rows is not None
+    size = b.itemsize * k * typical(product.n * product.batch)
+    has_few = build.stand_ins.normalised_rows is not None or size < SMALL
     itemsize = product.accumulator.storage.itemsize
     found: dict[Shape, float] = {}
     for line in LINES[:1] if typical(b.strides[1]) * b.itemsize >= FAR else LINES:
         across = max(1, line // (width * b.itemsize))
-        for threads in (THREADS,) if is_normalised else SHARED_THREADS:
+        for threads in (THREADS,) if has_few else (THREADS, MANY_THREADS):
             threads = min(threads, target.max_invocations)
             lanes = threads // across
             # Each lane has some steps of k, and there is room for what they have of all columns.
