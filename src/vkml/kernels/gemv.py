@@ -223,12 +223,12 @@ def _along_n(build: VulkanBuilder, product: Product, b: View, width: int) -> lis
     if target.processors == 1:
         return [Shape(min(THREADS, target.max_invocations), LEAST_LANES, UNROLL[0], 1)]
     size = b.itemsize * k * typical(product.n * product.batch)
-    has_few = build.stand_ins.normalised_rows is not None or size < SMALL
+    is_normalised = build.stand_ins.normalised_rows is not None
     itemsize = product.accumulator.storage.itemsize
     found: dict[Shape, float] = {}
     for line in LINES[:1] if typical(b.strides[1]) * b.itemsize >= FAR else LINES:
         across = max(1, line // (width * b.itemsize))
-        for threads in (THREADS,) if has_few else (THREADS, MANY_THREADS):
+        for threads in (THREADS,) if is_normalised or size < SMALL else (THREADS, MANY_THREADS):
             threads = min(threads, target.max_invocations)
             lanes = threads // across
             # Each lane has some steps of k, and there is room for what they have of all columns.
@@ -241,7 +241,8 @@ def _along_n(build: VulkanBuilder, product: Product, b: View, width: int) -> lis
             groups = typical(-(-product.n // columns) * product.batch)
             places = target.processors * max(1, RESIDENT // (lanes * across))
             counts = {max(1, min(each // groups, k // (lanes * unroll))) for each in (places, places // 2)}
-            for splits in {1, *counts}:
+            # Each range's workgroups would normalise all of the rows.
+            for splits in sorted({1} if is_normalised else {1, *counts}):
                 shape = Shape(lanes * across, lanes, unroll, splits)
                 time = _estimate(target, shape, groups, columns * b.itemsize * k, width * b.itemsize)
                 if splits > 1:
