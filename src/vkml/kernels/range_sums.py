@@ -22,7 +22,7 @@ LAUNCH = 3.1
 """Microseconds of a second launch, its barrier included,"""
 LAUNCH_RATE = 1.85e6
 """and the sums that it reads or writes in one (H200)."""
-JOIN = 1.5
+JOIN = 1.9
 """Microseconds until a workgroup knows that it comes last (H200),"""
 LATENCY = 0.3
 """until what a thread then has asked for has come,"""
