@@ -362,6 +362,8 @@ def _all() -> Iterator[Case]:
     )
     yield case("matmul", "large tiles", _simple("MatMul", (1030, 250), (250, 1030)))
     yield case("matmul", "ranges of K", _simple("MatMul", (380, 510), (510, 770)))
+    yield case("matmul", "ranges of K, few rows", _weighted("MatMul", (2, 16384), (16384, 24)))
+    yield case("matmul", "ranges of K, precision high", _weighted("MatMul", (40, 3072), (3072, 136)), *high)
     yield case("attention", "two heads", _attention(2, 3, 19, 16))
     yield case("attention", "few rows", _attention(2, 3, 9, 16, has_mask=True))
     yield case("attention", "a long past", _decoding)

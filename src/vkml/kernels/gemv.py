@@ -33,12 +33,14 @@ SMALL = 1 << 18
 """Bytes of a matrix that is read in no time: smaller workgroups begin sooner, and may be phases of one."""
 LINES = 512, 128, 64
 """Bytes of a row of the matrix that a workgroup may read: whole lines, or half of one,"""
+HALVED = 1 << 24
+"""which memory is too slow for where a matrix has more bytes than this;"""
 FAR = 1 << 18
-"""but the most where the rows of a matrix are so many bytes apart, and each is on a page of its own."""
+"""the most where the rows of a matrix are so many bytes apart, and each is on a page of its own."""
 LEAST_LANES = 8
 """Threads that share the range of k of a vector of columns."""
 UNROLL = 4, 8
-"""Vectors of the matrix that a thread waits for together; the latter where it has twice as many."""
+"""Vectors of the matrix that a thread waits for together; the latter where it has half as many again."""
 
 RESIDENT = 1024
 """Threads of a multiprocessor that have 64 registers each."""
@@ -46,8 +48,10 @@ SHARE = 3.18e4
 """Bytes a microsecond that memory brings a multiprocessor where all of them read (H200: 4.2 TB/s),"""
 ALONE = 5.2e4
 """and where few do,"""
-WAITING = 1.2
+WAITING = 1.5
 """as far as enough are under way: microseconds until what a busy memory was asked for has come."""
+ISSUED = 1.05e5
+"""Instructions of a thread that a multiprocessor does in one, while it waits for memory."""
 WAVE = 0.3
 """Microseconds in which workgroups that have ended are followed by others."""
 
@@ -226,7 +230,9 @@ def _along_n(build: VulkanBuilder, product: Product, b: View, width: int) -> lis
     is_normalised = build.stand_ins.normalised_rows is not None
     itemsize = product.accumulator.storage.itemsize
     found: dict[Shape, float] = {}
-    for line in LINES[:1] if typical(b.strides[1]) * b.itemsize >= FAR else LINES:
+    # Elements of A are loaded for each vector of the matrix, the same ones by a subgroup that has one row.
+    is_long = typical(b.strides[1]) * b.itemsize >= FAR or (b.itemsize < 4 and product.m > 2)
+    for line in LINES[: 1 if is_long else 3 if size <= HALVED else 2]:
         across = max(1, line // (width * b.itemsize))
         for threads in (THREADS,) if is_normalised or size < SMALL else (THREADS, MANY_THREADS):
             threads = min(threads, target.max_invocations)
@@ -236,7 +242,7 @@ def _along_n(build: VulkanBuilder, product: Product, b: View, width: int) -> lis
                 lanes * UNROLL[0] > k or lanes * across * width * product.m * itemsize > target.shared_bytes
             ):
                 lanes //= 2
-            unroll = UNROLL[k >= 2 * lanes * UNROLL[1] and line < LINES[0]]
+            unroll = UNROLL[2 * k >= 3 * lanes * UNROLL[1] and line < LINES[0]]
             columns = across * width
             groups = typical(-(-product.n // columns) * product.batch)
             places = target.processors * max(1, RESIDENT // (lanes * across))
@@ -244,7 +250,9 @@ def _along_n(build: VulkanBuilder, product: Product, b: View, width: int) -> lis
             # Each range's workgroups would normalise all of the rows.
             for splits in sorted({1} if is_normalised else {1, *counts}):
                 shape = Shape(lanes * across, lanes, unroll, splits)
-                time = _estimate(target, shape, groups, columns * b.itemsize * k, width * b.itemsize)
+                time = _estimate(
+                    target, shape, product.m, groups, columns * b.itemsize * k, width, b.itemsize
+                )
                 if splits > 1:
                     tile = product.m, columns
                     time += range_sums.microseconds(target, product, splits, tile, shape.threads)
@@ -252,17 +260,23 @@ def _along_n(build: VulkanBuilder, product: Product, b: View, width: int) -> lis
     return sorted(found, key=lambda shape: found[shape])
 
 
-def _estimate(target: Target, shape: Shape, groups: int, bytes_: int, load: int) -> float:
+def _estimate(
+    target: Target, shape: Shape, rows: int, groups: int, bytes_: int, width: int, itemsize: int
+) -> float:
     """Microseconds in which the matrix is read, once workgroups have begun.
 
     Args:
         target: the device.
         shape: of the workgroups.
+        rows: of results.
         groups: of columns, whose ranges of k are split.
         bytes_: of the matrix for each of these.
-        load: bytes of one load.
+        width: elements of one load,
+        itemsize: and bytes of each.
     """
-    own, count = bytes_ / shape.splits, groups * shape.splits
+    own, count, load = bytes_ / shape.splits, groups * shape.splits, width * itemsize
+    # Products and conversions of a load's elements, loads of the rows' own, and what finds both.
+    instructions = width * (rows + (itemsize < 4)) + rows + 4
     resident = max(1, RESIDENT // shape.threads)
     full, rest = divmod(count, target.processors * resident)
     share = SHARE * target.processors
@@ -272,7 +286,8 @@ def _estimate(target: Target, shape: Shape, groups: int, bytes_: int, load: int)
     elif rest:
         beside = math.ceil(rest / target.processors)
         alone = min(ALONE, beside * shape.threads * shape.unroll * load / WAITING)
-        time += max(rest * own / share, beside * own / alone)
+        busy = beside * own / load * instructions / ISSUED
+        time += max(rest * own / share, beside * own / alone, busy)
     return time
 
 

@@ -14,20 +14,16 @@ if TYPE_CHECKING:
 JOIN_NEEDS = ("vulkan_memory_model", "vulkan_memory_model_device_scope")
 """What a device must have for workgroups to see what others have written while these run."""
 RANGES_AT_ONCE = 8
-"""Ranges of K whose sums are loaded together, at most,"""
-LOADS_AT_ONCE = 16, 32
-"""and loads, of four neighbours and of one, that a thread has under way for several results."""
+"""Ranges of K whose sums are loaded together, at most."""
 
 LAUNCH = 3.1
 """Microseconds of a second launch, its barrier included,"""
 LAUNCH_RATE = 1.85e6
 """and the sums that it reads or writes in one (H200)."""
-JOIN = 1.9
-"""Microseconds until a workgroup knows that it comes last (H200),"""
-LATENCY = 0.3
-"""until what a thread then has asked for has come,"""
-JOIN_RATE = 2.0e4
-"""and the sums of a tile that come in one."""
+JOIN = 2.0
+"""Microseconds until a workgroup knows that it comes last, and is done,"""
+STEP = 0.2
+"""and those of each time that a thread waits for sums (a line through what 24 tiles and ranges took)."""
 
 forced: bool | None = None
 """For tests and tuning runs: whether the workgroup that comes last joins ranges, where the device can."""
@@ -67,21 +63,9 @@ def neighbours(product: Product, tile: tuple[int, int]) -> int:
     return 4 if is_whole and product.accumulator.storage.itemsize <= 4 else 1
 
 
-def together(splits: int, width: int, items: int) -> tuple[int, int]:
-    """Results of a thread, and ranges of each, whose sums are under way together.
-
-    Args:
-        splits: ranges of K.
-        width: neighbours of a load.
-        items: such loads that a thread has of a range.
-    """
-    ranges = math.ceil(splits / math.ceil(splits / RANGES_AT_ONCE))
-    return max(1, min(items, LOADS_AT_ONCE[width == 1] // ranges)), ranges
-
-
-def items_of(tile: tuple[int, int], threads: int, width: int) -> int:
-    """Loads of so many neighbours that a thread has of a tile's sums of a range."""
-    return math.ceil(tile[0] * tile[1] / (width * threads))
+def at_once(splits: int) -> int:
+    """Ranges whose sums are under way together."""
+    return math.ceil(splits / math.ceil(splits / RANGES_AT_ONCE))
 
 
 def _launched(product: Product, splits: int) -> float:
@@ -90,8 +74,5 @@ def _launched(product: Product, splits: int) -> float:
 
 
 def _joined(product: Product, splits: int, tile: tuple[int, int], threads: int) -> float:
-    width = neighbours(product, tile)
-    items = items_of(tile, threads, width)
-    at_once, ranges = together(splits, width, items)
-    steps = math.ceil(items / at_once) * math.ceil(splits / ranges)
-    return JOIN + steps * LATENCY + tile[0] * tile[1] * splits / JOIN_RATE
+    items = math.ceil(tile[0] * tile[1] / (neighbours(product, tile) * threads))
+    return JOIN + STEP * items * math.ceil(splits / RANGES_AT_ONCE)

@@ -112,7 +112,6 @@ def emit_ranges(
     if not is_joined:
         return partials
     together = range_sums.neighbours(product, tile)
-    items, ranges = range_sums.together(splits, together, range_sums.items_of(tile, threads, together))
     emit = emit_vector_store if together == 4 else emit_store
     emit(writer, product.space, outputs, epilogue, type_)
     tiles = -(-product.m // tile[0]) * -(-product.n // tile[1]) * product.batch
@@ -120,8 +119,7 @@ def emit_ranges(
         "JOINED": "1",
         "JOIN_WIDTH": str(together),
         "JOIN_BYTES": str(together * itemsize),
-        "ITEMS_AT_ONCE": str(items),
-        "RANGES_AT_ONCE": str(ranges),
+        "RANGES_AT_ONCE": str(range_sums.at_once(splits)),
         "PARTIALS": writer.write(partials, width=together),
         "COUNTERS": writer.write(build.counters(tiles)),
         "JOINED_RANGE": f"({batches} * {rows} * {columns})",
