@@ -89,9 +89,9 @@ def _weighted(
 def _same_rows(generator: np.random.Generator) -> tuple[Graph, Feed]:
     """Two products of the same rows by constant weights."""
     sketch = Sketch("same rows")
-    feed = {"x": _values(generator, (70, 512), np.float32)}
-    x = sketch.input("x", (70, 512))
-    weights = [(generator.standard_normal((512, 136)) / 23).astype(np.float32) for _ in range(2)]
+    feed = {"x": _values(generator, (130, 512), np.float32)}
+    x = sketch.input("x", (130, 512))
+    weights = [(generator.standard_normal((512, 264)) / 23).astype(np.float32) for _ in range(2)]
     return sketch.finish(*[sketch.node("MatMul", x, sketch.constant(weight)) for weight in weights]), feed
 
 
