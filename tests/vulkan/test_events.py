@@ -40,7 +40,9 @@ def opened(info: DeviceInfo) -> Device:
     found = calls()
     if found is None or info.capabilities.portability_subset:
         pytest.skip("no machine code on this processor, or VKML_NATIVE=0")
-    return Device(info, native=NativeCalls(*found))
+    device = Device(info, native=NativeCalls(*found))
+    device.context.ends_by_event = True
+    return device
 
 
 def run_many(adder: EventAdder, count: int) -> None:
@@ -71,6 +73,37 @@ def test_runs_end_by_the_event_but_for_some(info: DeviceInfo) -> None:
         assert adder.submission.wait() and not device.context.unsettled
     assert live_objects() == {}
     assert len(validation_messages()) == said
+
+
+@every_device
+@pytest.mark.parametrize("is_sooner", [True, False])
+def test_the_first_runs_tell_which_end_is_the_sooner(
+    info: DeviceInfo, is_sooner: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def judged(times: list[float], others: list[float]) -> bool:
+        seen.append((len(times), len(others)))
+        return is_sooner
+
+    monkeypatch.setattr(submission, "_is_sooner", judged)
+    with opened(info) as device:
+        device.context.ends_by_event = None
+        adder = EventAdder(device, 100)
+        run_many(adder, BEFORE + 2 * submission._TRIALS)
+        assert seen == [(submission._TRIALS, submission._TRIALS)]
+        assert device.context.ends_by_event is is_sooner
+        value = adder.submission.timeline.value
+        assert value == BEFORE + submission._TRIALS, "half of the runs ended by the semaphore"
+        run_many(EventAdder(device, 100), BEFORE + 1)
+        run_many(adder, 5)
+        assert adder.submission.timeline.value == value + (0 if is_sooner else 5)
+        assert len(seen) == 1, "what is known of a device is known of all its submissions"
+
+
+def test_medians_are_compared() -> None:
+    assert submission._is_sooner([1.0, 1.0, 9.0], [2.0, 2.0, 2.0])
+    assert not submission._is_sooner([2.0, 2.0, 0.0], [1.0, 1.0, 9.0])
 
 
 @every_device

@@ -121,6 +121,8 @@ class Context:
         self.native = native
         self.unsettled: dict[int, Callable[[], object]] = {}
         """By submission: waits for a semaphore behind runs whose ends only events have told."""
+        self.ends_by_event: bool | None = None
+        """Whether an event tells the host sooner of a run's end than a semaphore; None: not known yet."""
         self.settling = threading.RLock()
         """Held by who does so; what is collected meanwhile may settle others."""
         self._process = os.getpid()

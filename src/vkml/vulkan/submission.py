@@ -76,6 +76,8 @@ _RUN_SPINS = 1000
 """Times `Submission.run` asks before it looks at the clock: at about 0.1 µs each, 0.4 by the interpreter."""
 _RUNS_BEFORE_EVENTS = 8
 """Of a submission, that end by its semaphore: what runs a few times is soon freed, and settled for it."""
+_TRIALS = 16
+"""Runs that end either way, in turns, before a device is known to tell of one sooner than of the other."""
 _RUNS_BY_EVENTS = 255
 """Between two that end by the semaphore: drivers keep what they know of submissions until one does."""
 
@@ -92,8 +94,9 @@ class Submission:
         wait: `wait(spin_seconds=0.002, timeout_seconds=None) -> bool`.
         run: `run()`, a submission and the wait for it in one, with the least overhead; only without `waits`
             and `signals`. When it takes longer than the `time_limit`, in seconds, the device is given up.
-            Where the commands set an event, that ends it, and nothing is signalled: a semaphore interrupts
-            the host, which takes some hosts 30 µs (an H200's: 45 µs a run instead of 13).
+            Where the commands set an event, that may end it, and nothing is signalled: a semaphore interrupts
+            the host, which takes some hosts 30 µs (an H200's: 45 µs a run, and 13 until a word came that a
+            kernel wrote, with nothing signalled). Which of both is the sooner, a device's first runs tell.
         finish: `finish()`, the second half of `run`: waits for the last submission.
         timeline: signalled with 1, 2, 3, … by the submissions.
     """
@@ -137,8 +140,8 @@ class Submission:
 class _RunsByEvent:
     """The closures of a submission whose runs an event may end.
 
-    Such runs are pending, for the driver, until a semaphore is signalled behind them: `submit`, `wait`, `free`
-    and `Context.settle` see to that.
+    Such runs are pending, for the driver, until a semaphore is signalled behind them. That is seen to by
+    `submit`, `wait`, `free` and `Context.settle`.
 
     Args:
         of: the submission, whose closures know its semaphore alone.
@@ -168,6 +171,7 @@ class _RunsByEvent:
         submit_signalled, run_signalled, wait_signalled = of.submit, of.run, of.wait
         unsettled, lock, key, clock = context.unsettled, context.settling, id(self), time.perf_counter
         runs, pending = [0], [False]
+        times: tuple[list[float], list[float]] = ([], [])
         behind: list[Submission] = []
 
         def signalled_behind() -> Submission:
@@ -186,10 +190,25 @@ class _RunsByEvent:
         def run() -> None:
             count = runs[0] = runs[0] + 1
             if count <= _RUNS_BEFORE_EVENTS or not count % (_RUNS_BY_EVENTS + 1):
-                unsettled.pop(key, None)
+                run_by_semaphore()
+            elif context.ends_by_event:
+                run_by_event()
+            elif context.ends_by_event is None:
+                by_event = count % 2 == 0
+                started = clock()
+                (run_by_event if by_event else run_by_semaphore)()
+                times[by_event].append(clock() - started)
+                if len(times[True]) >= _TRIALS:
+                    context.ends_by_event = _is_sooner(times[True], times[False])
+            else:
                 run_signalled()
-                pending[0] = False
-                return
+
+        def run_by_semaphore() -> None:
+            unsettled.pop(key, None)
+            run_signalled()
+            pending[0] = False
+
+        def run_by_event() -> None:
             if context.is_closed:
                 context.require_open()
             # Noted first: after an interrupt `wait` has to know of it.
@@ -231,6 +250,12 @@ class _RunsByEvent:
 
         self.run, self.submit, self.wait, self.free = run, submit, wait, free
         self._kept = buffer_info, info, block, queue, commands
+
+
+def _is_sooner(times: Sequence[float], others: Sequence[float]) -> bool:
+    """Whether the median of some times is less than that of others."""
+    first, second = (sorted(each)[len(each) // 2] for each in (times, others))
+    return first < second
 
 
 def _semaphore_infos(timelines: Sequence[Timeline]) -> Any:
