@@ -81,7 +81,7 @@ GPU = replace(gpu_targets.GPU, capabilities=gpu_targets.GPU.capabilities | {*ran
 SHAPES = {
     "one workgroup a processor": ((1, 4032, 4032), dtypes.FLOAT32, (1024, 128, 8, 1), 126),
     "fewer, of whole lines": ((1, 768, 3072), dtypes.FLOAT32, (1024, 128, 4, 1), 96),
-    "half lines": ((1, 3072, 768), dtypes.FLOAT32, (1024, 256, 8, 1), 48),
+    "half lines": ((1, 3072, 768), dtypes.FLOAT32, (1024, 256, 4, 1), 48),
     "long columns": ((1, 16384, 768), dtypes.FLOAT32, (1024, 128, 8, 5), 120),
     "several workgroups a processor": ((4, 4096, 11008), dtypes.FLOAT32, (256, 32, 8, 1), 344),
     "halves": ((1, 4096, 4096), dtypes.FLOAT16, (256, 16, 8, 8), 512),

@@ -328,7 +328,7 @@ def test_products_and_softmaxes_of_one_workgroup_are_phases() -> None:
 
 def test_the_end_of_a_small_network_is_phases() -> None:
     """Its last pooling and product; matrix units, which others have a product on, are no phases."""
-    for strict_fp32, found in ((True, [1, 1, 1, 2]), (False, [1, 1, 1, 1, 1])):
+    for strict_fp32, found in ((True, [1, 1, 1, 1, 2]), (False, [1, 1, 1, 1, 1])):
         assert sizes(merged_levels(levels_of(mnist_like(), strict_fp32=strict_fp32), GPU)) == found
 
 

@@ -221,7 +221,9 @@ def launch(
     partials, stores_four = None, False
     if splits > 1:
         shape = tile.m, tile.n
-        partials = emit_ranges(build, writer, product, splits, shape, threads, word, outputs, epilogue)
+        partials = emit_ranges(
+            build, writer, product, splits, shape, threads, word, outputs, epilogue, is_measured=False
+        )
     else:
         # Neighbours' bytes would be stores of their own; of what leaves through shared memory all would be.
         has_four = (
@@ -363,7 +365,9 @@ def _estimates(target: Target, product: Product) -> Iterator[tuple[float, Tile, 
             waves = math.ceil(tiles * splits / target.processors)
             work = math.ceil(k / splits) * tile.m * tile.n / (product.gathered * rate)
             time = waves * (work + 1500)
-            adding = range_sums.microseconds(target, product, splits, (tile.m, tile.n), tile.threads)
+            adding = range_sums.microseconds(
+                target, product, splits, (tile.m, tile.n), tile.threads, is_measured=False
+            )
             time += CYCLES * adding
             yield time, tile, splits
 

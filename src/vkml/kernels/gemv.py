@@ -40,7 +40,7 @@ FAR = 1 << 18
 LEAST_LANES = 8
 """Threads that share the range of k of a vector of columns."""
 UNROLL = 4, 8
-"""Vectors of the matrix that a thread waits for together; the latter where it has half as many again."""
+"""Vectors of the matrix that a thread waits for together; the latter where it has twice as many."""
 
 RESIDENT = 1024
 """Threads of a multiprocessor that have 64 registers each."""
@@ -48,8 +48,8 @@ SHARE = 3.18e4
 """Bytes a microsecond that memory brings a multiprocessor where all of them read (H200: 4.2 TB/s),"""
 ALONE = 5.2e4
 """and where few do,"""
-WAITING = 1.5
-"""as far as enough are under way: microseconds until what a busy memory was asked for has come."""
+WAITING = 1.2, 1.5
+"""as far as enough are under way: microseconds until loads of 16 bytes have come, and shorter ones."""
 ISSUED = 1.05e5
 """Instructions of a thread that a multiprocessor does in one, while it waits for memory."""
 WAVE = 0.3
@@ -242,7 +242,7 @@ def _along_n(build: VulkanBuilder, product: Product, b: View, width: int) -> lis
                 lanes * UNROLL[0] > k or lanes * across * width * product.m * itemsize > target.shared_bytes
             ):
                 lanes //= 2
-            unroll = UNROLL[2 * k >= 3 * lanes * UNROLL[1] and line < LINES[0]]
+            unroll = UNROLL[k >= 2 * lanes * UNROLL[1] and line < LINES[0]]
             columns = across * width
             groups = typical(-(-product.n // columns) * product.batch)
             places = target.processors * max(1, RESIDENT // (lanes * across))
@@ -285,7 +285,7 @@ def _estimate(
         time += rest * own / share  # by then they no longer end together
     elif rest:
         beside = math.ceil(rest / target.processors)
-        alone = min(ALONE, beside * shape.threads * shape.unroll * load / WAITING)
+        alone = min(ALONE, beside * shape.threads * shape.unroll * load / WAITING[load < 16])
         busy = beside * own / load * instructions / ISSUED
         time += max(rest * own / share, beside * own / alone, busy)
     return time

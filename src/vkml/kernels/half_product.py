@@ -208,7 +208,9 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
         )
     )
     shape = tile.m, tile.n
-    partials = emit_finish(build, writer, product, splits, shape, tile.threads(fragment), outputs, epilogue)
+    partials = emit_finish(
+        build, writer, product, splits, shape, tile.threads(fragment), outputs, epilogue, is_measured=False
+    )
     writer.need(*UNIT_NEEDS[fragment.element])
     writer.text("".join(map(template, ("half_lines", "half_product", "shared_results"))))
     build.emit(

@@ -99,7 +99,9 @@ def _all(target: Target, fragment: Fragment, product: Product, a: View) -> list[
             tile,
             splits,
             time=matrix_units.estimate_waves(target, fragment, tile, splits, m, n, k)
-            + range_sums.microseconds(target, product, splits, (tile.m, tile.n), tile.threads(fragment))
+            + range_sums.microseconds(
+                target, product, splits, (tile.m, tile.n), tile.threads(fragment), is_measured=False
+            )
             + padding(a),
         )
         for tile in TILES
@@ -136,5 +138,7 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
     writer.text(f"{lines.define(writer, rows, 'A')}\nstatic const bool IS_WHOLE = {boolean(is_whole)};")
     files = ("half_lines", "matrix_units_halves", "matrix_units_results", "matrix_units", "shared_results")
     how = f"{choice.time:.0f} µs expected, else {estimate_ordinary(build.target, product):.0f}"
-    matrix_units.emit_product(build, writer, fragment, product, choice, files, how, outputs, epilogue)
+    matrix_units.emit_product(
+        build, writer, fragment, product, choice, files, how, outputs, epilogue, is_measured=False
+    )
     return outputs

@@ -297,6 +297,8 @@ def emit_product(
     how: str,
     outputs: list[View],
     epilogue: Epilogue | None,
+    *,
+    is_measured: bool = True,
 ) -> None:
     """Emits a product whose kernel knows its operands, and what adds up its ranges of K.
 
@@ -310,10 +312,21 @@ def emit_product(
         how: it is computed, for people.
         outputs: where results go,
         epilogue: by this.
+        is_measured: see `range_sums.joins`.
     """
     tile, splits = choice.tile, choice.splits
     shape = tile.m, tile.n
-    partials = emit_finish(build, writer, product, splits, shape, tile.threads(fragment), outputs, epilogue)
+    partials = emit_finish(
+        build,
+        writer,
+        product,
+        splits,
+        shape,
+        tile.threads(fragment),
+        outputs,
+        epilogue,
+        is_measured=is_measured,
+    )
     tiles = -(-product.m // tile.m) * -(-product.n // tile.n)
     across, rows = writer.grid(tiles, build.target.max_groups)
     writer.need(*UNIT_NEEDS[fragment.element])

@@ -29,7 +29,15 @@ forced: bool | None = None
 """For tests and tuning runs: whether the workgroup that comes last joins ranges, where the device can."""
 
 
-def joins(target: Target, product: Product, splits: int, tile: tuple[int, int], threads: int) -> bool:
+def joins(
+    target: Target,
+    product: Product,
+    splits: int,
+    tile: tuple[int, int],
+    threads: int,
+    *,
+    is_measured: bool = True,
+) -> bool:
     """Whether the workgroup that comes last to a tile adds up its ranges of K, and no second launch does.
 
     Args:
@@ -38,20 +46,29 @@ def joins(target: Target, product: Product, splits: int, tile: tuple[int, int], 
         splits: ranges of K.
         tile: rows and columns of results that a workgroup has,
         threads: and its threads.
+        is_measured: whether a GPU was faster so with kernels of this kind; others join where that is forced.
     """
     if not target.capabilities.issuperset(JOIN_NEEDS):
         return False
     if forced is not None:
         return forced
-    return _joined(product, splits, tile, threads) < _launched(product, splits)
+    return is_measured and _joined(product, splits, tile, threads) < _launched(product, splits)
 
 
-def microseconds(target: Target, product: Product, splits: int, tile: tuple[int, int], threads: int) -> float:
+def microseconds(
+    target: Target,
+    product: Product,
+    splits: int,
+    tile: tuple[int, int],
+    threads: int,
+    *,
+    is_measured: bool = True,
+) -> float:
     """That adding up takes, whichever way it goes; arguments are those of `joins`."""
     if splits < 2:
         return 0.0
     launched = _launched(product, splits)
-    if not target.capabilities.issuperset(JOIN_NEEDS):
+    if not (is_measured and target.capabilities.issuperset(JOIN_NEEDS)):
         return launched
     return min(launched, _joined(product, splits, tile, threads))
 

@@ -27,6 +27,8 @@ def emit_finish(
     threads: int,
     outputs: list[View],
     epilogue: Epilogue | None,
+    *,
+    is_measured: bool = True,
 ) -> View | None:
     """Adds ``void finish(int batch, int split, int m, int n, Results x)``: it stores neighbours of a row.
 
@@ -41,6 +43,7 @@ def emit_finish(
         threads: and its threads.
         outputs: where results go,
         epilogue: by this.
+        is_measured: see `range_sums.joins`.
 
     Returns:
         As `emit_ranges`; None where there is one range.
@@ -50,7 +53,19 @@ def emit_finish(
         width = _define_width(writer, product.n, accumulator)
         # Nothing beside the array that fragments are loaded from: it has to begin at 0.
         word = "room[0].x", "uint"
-        return emit_ranges(build, writer, product, splits, tile, threads, word, outputs, epilogue, width)
+        return emit_ranges(
+            build,
+            writer,
+            product,
+            splits,
+            tile,
+            threads,
+            word,
+            outputs,
+            epilogue,
+            width,
+            is_measured=is_measured,
+        )
     store = define_results(writer, product.space, outputs, epilogue, accumulator)
     writer.text(
         "void finish(int batch, int split, int m, int n, Results x)\n"
@@ -70,6 +85,8 @@ def emit_ranges(
     outputs: list[View],
     epilogue: Epilogue | None,
     width: int = 1,
+    *,
+    is_measured: bool = True,
 ) -> View | None:
     """Adds ``finish(batch, split, m, n, x)`` of a product split over ranges of K: it keeps each range's sums.
 
@@ -87,6 +104,7 @@ def emit_ranges(
         outputs: where results go,
         epilogue: by this.
         width: neighbours of a row that ``finish`` is given.
+        is_measured: see `range_sums.joins`.
 
     Returns:
         Where the sums of the ranges are, for `add_partials`; None where they are joined.
@@ -95,7 +113,7 @@ def emit_ranges(
     type_, itemsize = compute_type(dtype), dtype.storage.itemsize
     partials = build.scratch(TensorType(dtype, (splits, product.batch, product.m, product.n)))
     batches, rows, columns = map(writer.constant, (product.batch, product.m, product.n))
-    is_joined = range_sums.joins(build.target, product, splits, tile, threads)
+    is_joined = range_sums.joins(build.target, product, splits, tile, threads, is_measured=is_measured)
     pointer = writer.write(partials, width=width)
     at = f"((split * {batches} + batch) * {rows} + m) * {columns} + n"
     if width > 1:

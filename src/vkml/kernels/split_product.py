@@ -152,7 +152,9 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
     writer.text(matrix_operand(a, "a", a.strides[2], a.strides[1]).declare(writer, 1))
     writer.text(matrix_operand(b, "b", b.strides[1], b.strides[2]).declare(writer, 1))
     shape = tile.m, tile.n
-    partials = emit_finish(build, writer, product, splits, shape, tile.threads(fragment), outputs, epilogue)
+    partials = emit_finish(
+        build, writer, product, splits, shape, tile.threads(fragment), outputs, epilogue, is_measured=False
+    )
     writer.need(*MATRIX_UNIT_NEEDS)
     writer.text(
         "".join(map(template, ("scales", "split_common", "split_product", "shared_results", "exact_results")))

@@ -134,7 +134,9 @@ def estimates(
                 break
             expected = cycles(tile, groups * splits, math.ceil(k / splits))
             threads = tile.subgroups * lanes
-            adding = range_sums.microseconds(target, product, splits, (tile.m, tile.n), threads)
+            adding = range_sums.microseconds(
+                target, product, splits, (tile.m, tile.n), threads, is_measured=False
+            )
             expected += CYCLES * adding
             found.append(Choice(tile, splits, expected))
     return found
