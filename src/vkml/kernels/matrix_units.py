@@ -11,6 +11,7 @@ from vkml.dataclasses import dataclass
 from vkml.ir import dtypes
 from vkml.ir.size import Size, is_multiple, typical
 from vkml.ir.wording import counted
+from vkml.kernels import range_sums
 from vkml.kernels.epilogue import Epilogue
 from vkml.kernels.gemm import LAUNCH, Product, estimate_ordinary
 from vkml.kernels.packed_weights import (
@@ -170,10 +171,8 @@ LINE_TILES = (
 LINE_WORD = 8
 """Elements of 16 bytes, which a load of such a line fetches."""
 
-PART = 1.0
-"""Microseconds: what 16384 sums of a range of K cost that are stored and added by a second pass;"""
 SPLIT = 3.4e6
-"""bytes that the pass which makes halves of rows reads and writes in a microsecond,"""
+"""Bytes that the pass which makes halves of rows reads and writes in a microsecond,"""
 STORED = 4.1e6
 """and those of results, which a product of lines stores besides what its tiles' times say;"""
 GUESS = 0.7
@@ -303,7 +302,18 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
     define(writer, fragment, choice, (product.m, product.n, product.k), pointers)
     expected = f"{choice.time:.0f} µs expected, else {estimate_ordinary(build.target, product):.0f}"
     how = f"fp16 scaled by rows and columns, fp32 sums; {expected}"
-    emit_product(build, writer, fragment, product, choice, files, how, outputs, epilogue)
+    emit_product(
+        build,
+        writer,
+        fragment,
+        product,
+        choice,
+        files,
+        how,
+        outputs,
+        epilogue,
+        is_measured=not choice.has_pass,
+    )
     return outputs
 
 
@@ -317,6 +327,8 @@ def emit_product(
     how: str,
     outputs: list[View],
     epilogue: Epilogue | None,
+    *,
+    is_measured: bool = True,
 ) -> None:
     """Emits a product whose kernel knows its operands, and what adds up its ranges of K.
 
@@ -330,9 +342,21 @@ def emit_product(
         how: it is computed, for people.
         outputs: where results go,
         epilogue: by this.
+        is_measured: see `range_sums.joins`.
     """
     tile, splits = choice.tile, choice.splits
-    partials = emit_finish(build, writer, product, splits, outputs, epilogue)
+    shape = tile.m, tile.n
+    partials = emit_finish(
+        build,
+        writer,
+        product,
+        splits,
+        shape,
+        tile.threads(fragment),
+        outputs,
+        epilogue,
+        is_measured=is_measured,
+    )
     tiles = -(-product.m // tile.m) * -(-product.n // tile.n)
     across, rows = writer.grid(tiles, build.target.max_groups)
     batch = f"batch {product.batch}, " if product.batch != 1 else ""
@@ -447,7 +471,19 @@ def choices(
         and suits(tile)
         for splits in ranges(target, tile, m, n, k)
     ]
-    return [replace(choice, time=estimate(target, fragment, choice, m, n, k)) for choice in found]
+    timed: list[Choice] = []
+    for choice in found:
+        tile = choice.tile
+        adding = range_sums.microseconds(
+            target,
+            product,
+            choice.splits,
+            (tile.m, tile.n),
+            tile.threads(fragment),
+            is_measured=not choice.has_pass,
+        )
+        timed.append(replace(choice, time=estimate(target, fragment, choice, m, n, k) + adding))
+    return timed
 
 
 def _fits_rows(tile: Tile, fragment: Fragment, target: Target) -> bool:
@@ -514,7 +550,7 @@ def ranges(target: Target, tile: Tile, m: int, n: int, k: int, batch: int = 1) -
 
 
 def estimate(target: Target, fragment: Fragment, choice: Choice, m: int, n: int, k: int) -> float:
-    """Microseconds, with those that making halves of rows takes."""
+    """Microseconds until the sums of all ranges are there; making halves of rows is among them."""
     tile, splits = choice.tile, choice.splits
     if choice.has_pass:
         return estimate_lines(target, fragment, tile, splits, (1, m, n, k), 4) + splitting(m * k)
@@ -548,8 +584,7 @@ def estimate_lines(
         before: see `estimate_waves`.
     """
     batch, m, n, k = sizes
-    # Sums of ranges are written and read again, which takes half as long once more as their bytes say.
-    stored = batch * m * n * (itemsize + (12 * splits if splits > 1 else 0)) / STORED
+    stored = batch * m * n * (4 * splits if splits > 1 else itemsize) / STORED
     return estimate_waves(target, fragment, tile, splits, m, n, k, before, batch) + stored
 
 
@@ -593,8 +628,6 @@ def estimate_waves(
     if rest:
         share = -(-rest // target.processors) / held
         time += wave + steps * tile.step * max(share, tile.least)
-    if splits > 1:
-        time += LAUNCH + PART * splits * tile.m * tile.n / 16384
     return time
 
 

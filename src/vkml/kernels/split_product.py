@@ -8,7 +8,7 @@ from vkml.dataclasses import dataclass
 from vkml.ir import dtypes
 from vkml.ir.size import Size
 from vkml.ir.wording import counted
-from vkml.kernels import matrix_units
+from vkml.kernels import matrix_units, range_sums
 from vkml.kernels.gemm import LAUNCH, Product, estimate_ordinary, matrix_operand
 from vkml.kernels.matrix_units import (
     LEAST_FRAGMENT,
@@ -117,7 +117,11 @@ def choices(target: Target, product: Product, *, has_kept: bool = False) -> list
         Choice(
             tile,
             splits,
-            time=passes + estimate_lines(target, fragment, tile, splits, (batch, m, n, k), 4, GUARD),
+            time=passes
+            + estimate_lines(target, fragment, tile, splits, (batch, m, n, k), 4, GUARD)
+            + range_sums.microseconds(
+                target, product, splits, (tile.m, tile.n), tile.threads(fragment), is_measured=False
+            ),
         )
         for tile in TILES
         if tile.pieces == pieces and fits(tile, fragment, target)
@@ -171,5 +175,7 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
     how = f"{choice.time:.0f} µs expected, else {estimate_ordinary(build.target, product):.0f}"
     if product.why_strict:
         how += f"; not by constants: {product.why_strict}"
-    matrix_units.emit_product(build, writer, fragment, product, choice, files, how, outputs, epilogue)
+    matrix_units.emit_product(
+        build, writer, fragment, product, choice, files, how, outputs, epilogue, is_measured=False
+    )
     return outputs
