@@ -10,7 +10,6 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from vkml.cpu.native.executable import InstructionSet, instruction_set
 from vkml.dataclasses import dataclass
 from vkml.engine.providers import CPU_PROVIDER, VULKAN_PROVIDER
 from vkml.errors import InvalidArgument, NoDevice
@@ -43,6 +42,8 @@ def cpu_info() -> CpuInfo:
     memory = 0
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    from vkml.cpu.native.executable import InstructionSet, instruction_set
+
     found = instruction_set()
     driver = {None: "NumPy", InstructionSet.AVX2: "AVX2", InstructionSet.AVX512: "AVX-512"}[found]
     return CpuInfo("cpu", _cpu_title(), "cpu", driver, memory, cores)
@@ -97,6 +98,7 @@ class Choice:
     @property
     def multiplies_bytes(self) -> bool:
         """Whether all of the devices multiply 8-bit integers as such."""
+        from vkml.cpu.native.executable import instruction_set
         from vkml.kernels.byte_product import NEEDS
 
         if not self.gpus:
@@ -162,6 +164,8 @@ def _names(wanted: Any) -> list[str]:
 
 _open: dict[str, Device] = {}
 _lock = threading.Lock()
+_opening: threading.Thread | None = None
+"""Opens a device ahead, or has done so."""
 
 
 def _renew() -> None:
@@ -198,21 +202,32 @@ def open_ahead(wanted: str | Sequence[str] | None, otherwise: str) -> None:
     interpreter. Who asks for the device meanwhile waits for it; what goes wrong, that one is told.
 
     Args:
-        wanted: as for `resolve`.
+        wanted: as for `resolve`; of what is none, nothing is opened.
         otherwise: likewise.
     """
-    if all(name == "cpu" for name in _names(wanted) or [otherwise]) or any(
-        not device.is_closed for device in _open.values()
-    ):
+    global _opening
+    try:
+        names = _names(wanted) or [otherwise]
+    except InvalidArgument:
         return
+    if names[0] == "cpu" or any(not device.is_closed for device in _open.values()):
+        return
+    if _opening is not None and _opening.is_alive():
+        return
+    # Here, for the thread would share the interpreter with whoever goes on: it is to be with the driver soon.
+    import vkml.vulkan.discovery
 
     def open_first() -> None:
         with contextlib.suppress(Exception):
-            for info in resolve(wanted, otherwise).gpus[:1]:
+            for info in resolve(names, otherwise).gpus[:1]:
                 open_device(info)
 
     with contextlib.suppress(RuntimeError):  # no threads begin any more: the interpreter is ending
-        threading.Thread(target=open_first, name="vkml-open").start()
+        _opening = threading.Thread(target=open_first, name="vkml-open")
+        _opening.start()
+    # These likewise, while the driver lists its devices.
+    import vkml.cpu.native.calls
+    import vkml.vulkan.device  # noqa: F401
 
 
 def close_devices() -> None:

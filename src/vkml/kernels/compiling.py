@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import json
 import queue
 import threading
 import weakref
@@ -135,6 +134,8 @@ def workgroup_of(source: str) -> tuple[int, list[tuple[str | None, int]]] | None
         The threads of its workgroups, and type and bytes of each variable that one shares; None where the
         compiler does not know the source, as whoever compiles it is told.
     """
+    import json
+
     name = _entry(source, "workgroup")
     kept = cache.read(name)
     if kept is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import weakref
 from typing import Any
@@ -21,19 +22,13 @@ class Instance:
 
     def __init__(self) -> None:
         loader = global_functions()
-        extensions = {
-            text(extension.extensionName)
-            for extension in loader.enumerate(
-                "vkEnumerateInstanceExtensionProperties", "VkExtensionProperties", NULL
-            )
-        }
         version = ffi.new("uint32_t *")
         loader.call("vkEnumerateInstanceVersion", version)
         self.loader_version = api_version(version[0])
         validation = Validation(loader) if is_wanted() else None
         enabled = list(validation.extensions) if validation else []
         flags = 0
-        if _PORTABILITY in extensions:  # MoltenVK is only listed to those who ask
+        if sys.platform == "darwin" and _has_portability(loader):  # MoltenVK is only listed to those who ask
             enabled.append(_PORTABILITY)
             flags |= constants.VK_INSTANCE_CREATE_ENUMERATE_PORTABILITY_BIT_KHR
         # Nothing of 1.4 is used, and SwiftShader refuses applications that name more than its own 1.3.
@@ -101,6 +96,11 @@ def get_instance() -> Instance:
                         "driver. Without it vkml runs on the device 'cpu' only"
                     ) from error
     return _instance
+
+
+def _has_portability(loader: Functions) -> bool:
+    found = loader.enumerate("vkEnumerateInstanceExtensionProperties", "VkExtensionProperties", NULL)
+    return any(text(extension.extensionName) == _PORTABILITY for extension in found)
 
 
 def _destroy(functions: Functions, instance: Any, messenger: int, process: int) -> None:
