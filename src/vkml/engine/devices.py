@@ -257,12 +257,12 @@ def target_of(info: DeviceInfo, precision: str = "highest") -> Target:
     def holds_elements_once(fragment: Fragment) -> bool:
         from vkml.engine.fragment_check import holds_elements_once
 
-        return holds_elements_once(open_device(info), fragment)
+        return holds_elements_once(info, functools.partial(open_device, info), fragment)
 
     def fragment_layouts(fragment: Fragment) -> FragmentLayouts | None:
         from vkml.engine.fragment_check import fragment_layouts
 
-        return fragment_layouts(open_device(info), fragment)
+        return fragment_layouts(info, functools.partial(open_device, info), fragment)
 
     return Target(
         flags,

@@ -101,17 +101,18 @@ def compiler_processes(sources: Collection[str], cores: int) -> Iterator[int]:
         cores: that there are.
 
     Returns:
-        how many processes these are.
+        how many processes there are, those of others included.
     """
-    missing = sum(not cache.has(_entry(source)) for source in set(sources))
-    count = min(MOST_PROCESSES, cores - 1, missing // SOURCES_A_PROCESS)
+    missing = sum(not is_kept(source) for source in set(sources))
+    there = len(_processes)
+    count = min(MOST_PROCESSES, cores - 1, missing // SOURCES_A_PROCESS) - there
     if cores < LEAST_CORES or missing < LEAST_SOURCES or count < 1:
-        yield 0
+        yield there
         return
     from vkml.kernels import compiler_process
 
     if not compiler_process.is_possible():
-        yield 0
+        yield there
         return
     started: list[CompilerProcess] = []
     try:
@@ -120,11 +121,16 @@ def compiler_processes(sources: Collection[str], cores: int) -> Iterator[int]:
                 started.append(compiler_process.CompilerProcess())
                 _processes.add(started[-1])
                 _compilers.put(started[-1])
-        yield len(started)
+        yield there + len(started)
     finally:
         for process in started:
             process.close()
             _processes.discard(process)
+
+
+def is_kept(source: str) -> bool:
+    """Whether the cache has the module of a source."""
+    return cache.has(_entry(source))
 
 
 def workgroup_of(source: str) -> tuple[int, list[tuple[str | None, int]]] | None:

@@ -1,0 +1,132 @@
+"""Kernels compiled while a plan is being lowered and its device opens: those that are launched as such."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from vkml.cpu.heap import freed_memory_returned
+from vkml.cpu.processor import usable_cores
+from vkml.engine.compilation import MOST_THREADS, make_pipeline
+from vkml.kernels.compiling import LEAST_SOURCES, compile_kernel, compiler_processes, is_kept
+from vkml.kernels.spec import Dispatch, KernelSpec
+from vkml.lowering.phases import MOST_WORKGROUPS
+
+if TYPE_CHECKING:
+    from vkml.vulkan import Device, Pipeline
+
+_Module = tuple[int, int, KernelSpec | None, bytes]
+"""Order, number, kernel and module; no kernel: the end."""
+_AT_ONCE = -(1 << 62)
+
+
+class Ahead:
+    """Threads that compile kernels before `compile_kernels` is asked for all of them, and then finds these.
+
+    Some make modules, in the order of launches, others take these to the driver once the device is open, the
+    largest first. What goes wrong here is not told: it goes wrong there once more.
+
+    Args:
+        opened: waits for the device, and returns it open.
+    """
+
+    def __init__(self, opened: Callable[[], Device]) -> None:
+        self._opened = opened
+        self._taken: list[Pipeline] = []
+        self._names: set[object] = set()
+        self._sources: set[str] = set()
+        self._missing = 0
+        """Sources of which the cache has no module."""
+        self._numbers = itertools.count()
+        self._wanted: queue.SimpleQueue[KernelSpec | None] = queue.SimpleQueue()
+        self._modules: queue.PriorityQueue[_Module] = queue.PriorityQueue()
+        self._compilers: list[threading.Thread] = []
+        self._drivers: list[threading.Thread] = []
+        # Half of those that `compile_kernels` has, which may begin while these are with the driver.
+        self._most = min(MOST_THREADS, usable_cores()) // 2
+        self._contexts = contextlib.ExitStack()
+        self._is_stopped = False
+
+    def launch(self, dispatch: Dispatch) -> None:
+        """Takes note of a launch: its kernel is compiled if the launch is sure to be no part of another."""
+        counts = dispatch.groups
+        is_known = not any(type(count) is not int for count in counts)
+        if is_known and dispatch.kernel.form is None and math.prod(counts) > MOST_WORKGROUPS:
+            self.want(dispatch.kernel)
+
+    def want(self, kernel: KernelSpec) -> None:
+        """Has a kernel compiled."""
+        if self._most < 1 or kernel.name in self._names:
+            return
+        self._names.add(kernel.name)
+        if not self._compilers:
+            self._contexts.enter_context(freed_memory_returned())
+            self._start(self._compilers, self._compile)
+        if kernel.source not in self._sources:
+            self._sources.add(kernel.source)
+            self._missing += not is_kept(kernel.source)
+            if self._missing == LEAST_SOURCES:
+                processes = compiler_processes(self._sources, usable_cores())
+                for _ in range(self._contexts.enter_context(processes)):
+                    self._start(self._compilers, self._compile)
+        if len(self._drivers) < self._most:
+            self._start(self._drivers, self._drive)
+        self._wanted.put(kernel)
+
+    def _start(self, threads: list[threading.Thread], work: Callable[[], None]) -> None:
+        thread = threading.Thread(target=work, name=f"vkml-ahead_{len(threads)}")
+        with contextlib.suppress(RuntimeError):  # the interpreter is ending
+            thread.start()
+            threads.append(thread)
+
+    def _compile(self) -> None:
+        while (kernel := self._wanted.get()) is not None and not self._is_stopped:
+            with contextlib.suppress(Exception):
+                module = compile_kernel(kernel.source, kernel.label)
+                self._modules.put((-len(module), next(self._numbers), kernel, module))
+
+    def _drive(self) -> None:
+        with contextlib.suppress(Exception):
+            device = self._opened()
+            while not self._is_stopped:
+                _, _, kernel, module = self._modules.get()
+                if kernel is None:
+                    return
+                if device.named_pipeline(kernel.name, self._taken) is None:
+                    make_pipeline(device, kernel, module, self._taken)
+
+    def stop(self) -> None:
+        """Begins with no further kernel."""
+        self._is_stopped = True
+        for _ in self._compilers:
+            self._wanted.put(None)
+        for _ in self._drivers:
+            self._modules.put((_AT_ONCE, next(self._numbers), None, b""))
+
+    def close(self) -> None:
+        """Waits for kernels that are being compiled, and gives all of them back."""
+        self.stop()
+        for thread in (*self._compilers, *self._drivers):
+            thread.join()
+        self._contexts.close()
+        if self._taken:
+            self._opened().release_all(self._taken)
+
+
+@contextlib.contextmanager
+def compiled_ahead(opened: Callable[[], Device]) -> Iterator[Ahead]:
+    """A context at whose end kernels that were wanted in it are kept by those alone who asked for them.
+
+    Args:
+        opened: see `Ahead`.
+    """
+    ahead = Ahead(opened)
+    try:
+        yield ahead
+    finally:
+        ahead.close()
