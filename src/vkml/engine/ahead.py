@@ -7,7 +7,8 @@ import itertools
 import math
 import queue
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Hashable, Iterator
 from typing import TYPE_CHECKING
 
 from vkml.cpu.heap import freed_memory_returned
@@ -33,12 +34,23 @@ class Ahead:
 
     Args:
         opened: waits for the device, and returns it open.
+        most: threads that are with the driver at a time. None: half of those that `compile_kernels` has,
+            which may begin while these are there.
+        begins: whether a module that the driver will take so many seconds for is to go there now.
     """
 
-    def __init__(self, opened: Callable[[], Device]) -> None:
-        self._opened = opened
+    def __init__(
+        self,
+        opened: Callable[[], Device],
+        most: int | None = None,
+        begins: Callable[[float], bool] = lambda seconds: True,
+    ) -> None:
+        self._opened, self._begins = opened, begins
         self._taken: list[Pipeline] = []
-        self._names: set[object] = set()
+        self._done: dict[Hashable, threading.Event] = {}
+        """Of each kernel by name: whether nothing is done any more for it."""
+        self._seconds_a_byte = 0.0
+        """The most that the driver has taken, of modules so far."""
         self._sources: set[str] = set()
         self._missing = 0
         """Sources of which the cache has no module."""
@@ -47,8 +59,7 @@ class Ahead:
         self._modules: queue.PriorityQueue[_Module] = queue.PriorityQueue()
         self._compilers: list[threading.Thread] = []
         self._drivers: list[threading.Thread] = []
-        # Half of those that `compile_kernels` has, which may begin while these are with the driver.
-        self._most = min(MOST_THREADS, usable_cores()) // 2
+        self._most = min(MOST_THREADS, usable_cores()) // 2 if most is None else most
         self._contexts = contextlib.ExitStack()
         self._is_stopped = False
 
@@ -61,9 +72,9 @@ class Ahead:
 
     def want(self, kernel: KernelSpec) -> None:
         """Has a kernel compiled."""
-        if self._most < 1 or kernel.name in self._names:
+        if self._most < 1 or kernel.name in self._done:
             return
-        self._names.add(kernel.name)
+        self._done[kernel.name] = threading.Event()
         if not self._compilers:
             self._contexts.enter_context(freed_memory_returned())
             self._start(self._compilers, self._compile)
@@ -86,19 +97,37 @@ class Ahead:
 
     def _compile(self) -> None:
         while (kernel := self._wanted.get()) is not None and not self._is_stopped:
-            with contextlib.suppress(Exception):
+            try:
                 module = compile_kernel(kernel.source, kernel.label)
                 self._modules.put((-len(module), next(self._numbers), kernel, module))
+            except Exception:
+                self._done[kernel.name].set()
 
     def _drive(self) -> None:
-        with contextlib.suppress(Exception):
-            device = self._opened()
-            while not self._is_stopped:
-                _, _, kernel, module = self._modules.get()
-                if kernel is None:
-                    return
-                if device.named_pipeline(kernel.name, self._taken) is None:
-                    make_pipeline(device, kernel, module, self._taken)
+        while not self._is_stopped:
+            _, _, kernel, module = self._modules.get()
+            if kernel is None:
+                return
+            with contextlib.suppress(Exception):
+                self._drive_one(self._opened(), kernel, module)
+            self._done[kernel.name].set()
+
+    def _drive_one(self, device: Device, kernel: KernelSpec, module: bytes) -> None:
+        is_there = device.named_pipeline(kernel.name, self._taken) is not None
+        if is_there or self._is_stopped or not self._begins(len(module) * self._seconds_a_byte):
+            return
+        started = time.perf_counter()
+        make_pipeline(device, kernel, module, self._taken)
+        taken = (time.perf_counter() - started) / len(module)
+        self._seconds_a_byte = max(self._seconds_a_byte, taken)
+
+    def wait(self, kernel: KernelSpec, is_over: Callable[[], bool]) -> bool:
+        """Waits until nothing is done any more for a kernel that was wanted; whether that came before the
+        time was over."""
+        while not self._done[kernel.name].wait(0.02):
+            if is_over():
+                return False
+        return True
 
     def stop(self) -> None:
         """Begins with no further kernel."""
@@ -119,13 +148,19 @@ class Ahead:
 
 
 @contextlib.contextmanager
-def compiled_ahead(opened: Callable[[], Device]) -> Iterator[Ahead]:
+def compiled_ahead(
+    opened: Callable[[], Device],
+    most: int | None = None,
+    begins: Callable[[float], bool] = lambda seconds: True,
+) -> Iterator[Ahead]:
     """A context at whose end kernels that were wanted in it are kept by those alone who asked for them.
 
     Args:
         opened: see `Ahead`.
+        most: likewise.
+        begins: likewise.
     """
-    ahead = Ahead(opened)
+    ahead = Ahead(opened, most, begins)
     try:
         yield ahead
     finally:
