@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,6 +16,7 @@ from vkml.engine.collector import collector_paused
 from vkml.engine.ending import shows_warnings, with_options
 from vkml.engine.session_interface import SessionInterface
 from vkml.errors import Fail, InvalidArgument
+from vkml.logs import logger
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from vkml.ir import Graph
     from vkml.onnx import ModelMetadata
 
-_log = logging.getLogger("vkml")
+_log = logger("vkml")
 Array = np.ndarray[Any, Any]
 _KEPT = (
     "_assigned", "_given_options", "_limits", "_model_path", "_reads_config", "_source", "_strict", "_trace",
