@@ -148,6 +148,31 @@ def test_an_error_waits_for_what_the_driver_has(driver: Driver, monkeypatch: pyt
     assert len(ended) == 1 and not driver.users
 
 
+def test_processes_compile_while_others_lower(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This one makes the first module, and further ones once nobody lowers any more."""
+    monkeypatch.setattr(compiling, "MOST_PROCESSES", 2)
+    monkeypatch.setattr(ahead_module, "usable_cores", lambda: 8)
+    here: list[str] = []
+    real = slang.compile_kernel
+    monkeypatch.setattr(slang, "compile_kernel", lambda source: (here.append(source), real(source))[1])
+    wanted = [kernel(number) for number in range(12)]
+    with compiled_ahead(lambda: cast(Device, driver)) as ahead:
+        for each in wanted:
+            ahead.want(each)
+        assert all(ahead.wait(each, lambda: False) for each in wanted)
+        assert len(compiling._processes) == 2
+        assert len(here) < 12
+        started = [process._process for process in compiling._processes]
+        ahead.lowered()
+    assert sorted(map(str, driver.made)) == sorted(str(each.name) for each in wanted)
+    assert not compiling._processes and all(process.poll() is not None for process in started)
+    assert all(compiling.compile_kernel(each.source) == slang_module(each.source) for each in wanted[:3])
+
+
+def slang_module(source: str) -> bytes:
+    return compiling._compiled(source, "kernel")
+
+
 def launches() -> Iterator[tuple[Dispatch, bool]]:
     text = KernelText((), (), (), (SOURCE.format(1),), False)
     for groups, form, is_sure in (

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from vkml.cpu.heap import freed_memory_returned
 from vkml.cpu.processor import usable_cores
-from vkml.engine.compilation import MOST_THREADS, make_pipeline
-from vkml.kernels.compiling import LEAST_SOURCES, compile_kernel, compiler_processes, is_kept
+from vkml.engine.compilation import make_pipeline
+from vkml.kernels.compiling import LEAST_CORES, SOURCES_A_PROCESS, LentProcess, compile_kernel, is_kept
 from vkml.kernels.spec import Dispatch, KernelSpec
 from vkml.lowering.phases import MOST_WORKGROUPS
 
@@ -24,18 +24,21 @@ if TYPE_CHECKING:
 _Module = tuple[int, int, KernelSpec | None, bytes]
 """Order, number, kernel and module; no kernel: the end."""
 _AT_ONCE = -(1 << 62)
+MOST_AHEAD = 4
+"""Threads that are with the driver before `compile_kernels` is, which has threads of its own."""
 
 
 class Ahead:
     """Threads that compile kernels before `compile_kernels` is asked for all of them, and then finds these.
 
     Some make modules, in the order of launches, others take these to the driver once the device is open, the
-    largest first. What goes wrong here is not told: it goes wrong there once more.
+    largest first. The first module is made here at once, those after it by processes where there are cores
+    for these: whoever lowers wants the interpreter. What goes wrong here is not told: it does there again.
 
     Args:
         opened: waits for the device, and returns it open.
-        most: threads that are with the driver at a time. None: half of those that `compile_kernels` has,
-            which may begin while these are there.
+        most: threads that are with the driver at a time; None: `MOST_AHEAD`, of a machine that has so many
+            cores twice.
         begins: whether a module that the driver will take so many seconds for is to go there now.
     """
 
@@ -59,8 +62,13 @@ class Ahead:
         self._modules: queue.PriorityQueue[_Module] = queue.PriorityQueue()
         self._compilers: list[threading.Thread] = []
         self._drivers: list[threading.Thread] = []
-        self._most = min(MOST_THREADS, usable_cores()) // 2 if most is None else most
-        self._contexts = contextlib.ExitStack()
+        self._cores = usable_cores()
+        self._most = min(MOST_AHEAD, self._cores // 2) if most is None else most
+        self._heap = contextlib.ExitStack()
+        self._processes: list[LentProcess] = []
+        self._elsewhere = 0
+        """Processes that compile, or begin to."""
+        self._is_lowered = threading.Event()
         self._is_stopped = False
 
     def launch(self, dispatch: Dispatch) -> None:
@@ -76,15 +84,16 @@ class Ahead:
             return
         self._done[kernel.name] = threading.Event()
         if not self._compilers:
-            self._contexts.enter_context(freed_memory_returned())
-            self._start(self._compilers, self._compile)
+            self._heap.enter_context(freed_memory_returned())
+            self._start(self._compilers, self._compile_here)
         if kernel.source not in self._sources:
             self._sources.add(kernel.source)
             self._missing += not is_kept(kernel.source)
-            if self._missing == LEAST_SOURCES:
-                processes = compiler_processes(self._sources, usable_cores())
-                for _ in range(self._contexts.enter_context(processes)):
-                    self._start(self._compilers, self._compile)
+            count = len(self._compilers)
+            has_cores = self._cores >= max(LEAST_CORES, count + 1)
+            if has_cores and self._missing >= SOURCES_A_PROCESS * count:
+                self._elsewhere += 1
+                self._start(self._compilers, self._compile_elsewhere)
         if len(self._drivers) < self._most:
             self._start(self._drivers, self._drive)
         self._wanted.put(kernel)
@@ -95,13 +104,32 @@ class Ahead:
             thread.start()
             threads.append(thread)
 
-    def _compile(self) -> None:
-        while (kernel := self._wanted.get()) is not None and not self._is_stopped:
-            try:
-                module = compile_kernel(kernel.source, kernel.label)
-                self._modules.put((-len(module), next(self._numbers), kernel, module))
-            except Exception:
-                self._done[kernel.name].set()
+    def _compile_here(self) -> None:
+        while self._compile_next():
+            while self._elsewhere and not self._is_lowered.wait(0.02):
+                pass
+
+    def _compile_elsewhere(self) -> None:
+        try:
+            process = LentProcess()
+        except OSError:
+            self._elsewhere -= 1
+            return
+        self._processes.append(process)
+        while self._compile_next(process):
+            pass
+        process.leave_to_all()
+
+    def _compile_next(self, process: LentProcess | None = None) -> bool:
+        kernel = self._wanted.get()
+        if kernel is None or self._is_stopped:
+            return False
+        try:
+            module = compile_kernel(kernel.source, kernel.label, process and process.compiler)
+            self._modules.put((-len(module), next(self._numbers), kernel, module))
+        except Exception:
+            self._done[kernel.name].set()
+        return True
 
     def _drive(self) -> None:
         while not self._is_stopped:
@@ -129,9 +157,14 @@ class Ahead:
                 return False
         return True
 
+    def lowered(self) -> None:
+        """Says that all kernels are known: the interpreter is free."""
+        self._is_lowered.set()
+
     def stop(self) -> None:
         """Begins with no further kernel."""
         self._is_stopped = True
+        self._is_lowered.set()
         for _ in self._compilers:
             self._wanted.put(None)
         for _ in self._drivers:
@@ -142,7 +175,9 @@ class Ahead:
         self.stop()
         for thread in (*self._compilers, *self._drivers):
             thread.join()
-        self._contexts.close()
+        for process in self._processes:
+            process.close()
+        self._heap.close()
         if self._taken:
             self._opened().release_all(self._taken)
 

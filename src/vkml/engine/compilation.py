@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vkml.engine.options import Progress
     from vkml.vulkan import Device, Pipeline
 
-MOST_THREADS = 16
+MOST_THREADS = 12
 """That compile at a time. The driver's part, nearly all of it on a GPU, runs beside others' and in memory of
 its own: some tens of MiB a thread with NVIDIA's."""
 

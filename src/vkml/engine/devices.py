@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 import platform
+import sys
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from vkml.dataclasses import dataclass
 from vkml.engine.providers import CPU_PROVIDER, VULKAN_PROVIDER
 from vkml.errors import InvalidArgument, NoDevice
 from vkml.forks import renew_in_child
+from vkml.process_settings import ProcessSetting
 
 if TYPE_CHECKING:
     from vkml.kernels.fragment_layout import FragmentLayouts
@@ -162,6 +164,11 @@ def _names(wanted: Any) -> list[str]:
     return names
 
 
+_SWITCH_SECONDS = 0.0005
+"""After which the interpreter's threads take turns while a device opens: what that takes of the interpreter
+lies between some forty calls of the driver, behind each of which it would wait for 5 ms."""
+_switching = ProcessSetting(sys.getswitchinterval, sys.setswitchinterval)
+
 _open: dict[str, Device] = {}
 _lock = threading.Lock()
 _opening: threading.Thread | None = None
@@ -218,7 +225,7 @@ def open_ahead(wanted: str | Sequence[str] | None, otherwise: str) -> None:
     import vkml.vulkan.discovery
 
     def open_first() -> None:
-        with contextlib.suppress(Exception):
+        with _switching.changed(_SWITCH_SECONDS), contextlib.suppress(Exception):
             for info in resolve(names, otherwise).gpus[:1]:
                 open_device(info)
 

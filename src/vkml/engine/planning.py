@@ -340,6 +340,7 @@ def _bind(
         )
         for launch in lowered.dispatches:
             ahead.want(launch.kernel)
+        ahead.lowered()
         device = site.device
         ahead.stop()
         return VulkanBound(

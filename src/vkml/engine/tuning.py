@@ -225,6 +225,7 @@ class Tuning:
                             self._want(ahead, questions[key])
                 for key in order:
                     self._want(ahead, questions[key] if key not in found else ())
+                ahead.lowered()
                 for key in order:
                     if is_over():
                         break
