@@ -125,7 +125,8 @@ class Ahead:
         if kernel is None or self._is_stopped:
             return False
         try:
-            module = compile_kernel(kernel.source, kernel.label, process and process.compiler)
+            compiler = None if process is None else process.compiler
+            module = compile_kernel(kernel.source, kernel.label, compiler)
             self._modules.put((-len(module), next(self._numbers), kernel, module))
         except Exception:
             self._done[kernel.name].set()

@@ -341,11 +341,11 @@ def _bind(
         for launch in lowered.dispatches:
             ahead.want(launch.kernel)
         ahead.lowered()
-        device = site.device
+        opened = site.device
         ahead.stop()
         return VulkanBound(
             lowered,
-            device,
+            opened,
             site.weights,
             guard_bytes=options.guard_bytes,
             progress=options.progress,

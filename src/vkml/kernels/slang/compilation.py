@@ -351,8 +351,8 @@ class Compilation:
             is_division = expression.operation in ("/", "%") and not isinstance(
                 expression.right, syntax.Number
             )
-            parts = (expression.left, expression.right)
-            return not is_division and all(self.is_light(part, emitter) for part in parts)
+            is_left_light = not is_division and self.is_light(expression.left, emitter)
+            return is_left_light and self.is_light(expression.right, emitter)
         if isinstance(expression, syntax.Conditional):
             parts = (expression.condition, expression.yes, expression.no)
             return all(self.is_light(part, emitter) for part in parts)
