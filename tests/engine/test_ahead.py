@@ -163,7 +163,7 @@ def test_processes_compile_while_others_lower(driver: Driver, monkeypatch: pytes
         assert len(compiling._processes) == 2
         assert len(here) < 12
         started = [process._process for process in compiling._processes]
-        ahead.lowered()
+        ahead.want_all(())
     assert sorted(map(str, driver.made)) == sorted(str(each.name) for each in wanted)
     assert not compiling._processes and all(process.poll() is not None for process in started)
     assert all(compiling.compile_kernel(each.source) == slang_module(each.source) for each in wanted[:3])

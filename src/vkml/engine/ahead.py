@@ -8,24 +8,23 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from vkml.cpu.heap import freed_memory_returned
 from vkml.cpu.processor import usable_cores
-from vkml.engine.compilation import make_pipeline
+from vkml.engine.compilation import MOST_THREADS, make_pipeline
 from vkml.kernels.compiling import LEAST_CORES, SOURCES_A_PROCESS, LentProcess, compile_kernel, is_kept
 from vkml.kernels.spec import Dispatch, KernelSpec
 from vkml.lowering.phases import MOST_WORKGROUPS
 
 if TYPE_CHECKING:
+    from vkml.engine.options import Progress
     from vkml.vulkan import Device, Pipeline
 
 _Module = tuple[int, int, KernelSpec | None, bytes]
 """Order, number, kernel and module; no kernel: the end."""
 _AT_ONCE = -(1 << 62)
-MOST_AHEAD = 4
-"""Threads that are with the driver before `compile_kernels` is, which has threads of its own."""
 
 
 class Ahead:
@@ -36,19 +35,21 @@ class Ahead:
     for these: whoever lowers wants the interpreter. What goes wrong here is not told: it does there again.
 
     Args:
-        opened: waits for the device, and returns it open.
-        most: threads that are with the driver at a time; None: `MOST_AHEAD`, of a machine that has so many
-            cores twice.
+        open_device: waits for the device, and returns it open.
+        opened: the device where it is open by now; a kernel that it has takes no thread.
+        most: threads that are with the driver at a time; None: as many as `compile_kernels` has, but none
+            where there is one core, which lowering has.
         begins: whether a module that the driver will take so many seconds for is to go there now.
     """
 
     def __init__(
         self,
-        opened: Callable[[], Device],
+        open_device: Callable[[], Device],
+        opened: Callable[[], Device | None] = lambda: None,
         most: int | None = None,
         begins: Callable[[float], bool] = lambda seconds: True,
     ) -> None:
-        self._opened, self._begins = opened, begins
+        self._open, self._opened, self._begins = open_device, opened, begins
         self._taken: list[Pipeline] = []
         self._done: dict[Hashable, threading.Event] = {}
         """Of each kernel by name: whether nothing is done any more for it."""
@@ -63,7 +64,7 @@ class Ahead:
         self._compilers: list[threading.Thread] = []
         self._drivers: list[threading.Thread] = []
         self._cores = usable_cores()
-        self._most = min(MOST_AHEAD, self._cores // 2) if most is None else most
+        self._most = (min(MOST_THREADS, self._cores) if self._cores > 1 else 0) if most is None else most
         self._heap = contextlib.ExitStack()
         self._processes: list[LentProcess] = []
         self._elsewhere = 0
@@ -83,6 +84,10 @@ class Ahead:
         if self._most < 1 or kernel.name in self._done:
             return
         self._done[kernel.name] = threading.Event()
+        device = self._opened()
+        if device is not None and device.named_pipeline(kernel.name, self._taken) is not None:
+            self._done[kernel.name].set()
+            return
         if not self._compilers:
             self._heap.enter_context(freed_memory_returned())
             self._start(self._compilers, self._compile_here)
@@ -138,7 +143,7 @@ class Ahead:
             if kernel is None:
                 return
             with contextlib.suppress(Exception):
-                self._drive_one(self._opened(), kernel, module)
+                self._drive_one(self._open(), kernel, module)
             self._done[kernel.name].set()
 
     def _drive_one(self, device: Device, kernel: KernelSpec, module: bytes) -> None:
@@ -158,9 +163,24 @@ class Ahead:
                 return False
         return True
 
-    def lowered(self) -> None:
-        """Says that all kernels are known: the interpreter is free."""
+    def want_all(self, kernels: Sequence[KernelSpec]) -> None:
+        """Has the last kernels compiled: nobody lowers any more, the interpreter is free."""
+        for kernel in kernels:
+            self.want(kernel)
         self._is_lowered.set()
+
+    def wait_for(self, kernels: Sequence[KernelSpec], progress: Progress | None) -> None:
+        """Waits until nothing is done any more for kernels that were wanted.
+
+        Args:
+            kernels: all of a program.
+            progress: told after each.
+        """
+        there = {kernel.name: kernel for kernel in kernels if kernel.name in self._done}
+        for number, kernel in enumerate(there.values(), 1):
+            self.wait(kernel, lambda: False)
+            if progress:
+                progress("compile", number, len(there))
 
     def stop(self) -> None:
         """Begins with no further kernel."""
@@ -180,23 +200,25 @@ class Ahead:
             process.close()
         self._heap.close()
         if self._taken:
-            self._opened().release_all(self._taken)
+            self._open().release_all(self._taken)
 
 
 @contextlib.contextmanager
 def compiled_ahead(
-    opened: Callable[[], Device],
+    open_device: Callable[[], Device],
+    opened: Callable[[], Device | None] = lambda: None,
     most: int | None = None,
     begins: Callable[[float], bool] = lambda seconds: True,
 ) -> Iterator[Ahead]:
     """A context at whose end kernels that were wanted in it are kept by those alone who asked for them.
 
     Args:
-        opened: see `Ahead`.
+        open_device: see `Ahead`.
+        opened: likewise.
         most: likewise.
         begins: likewise.
     """
-    ahead = Ahead(opened, most, begins)
+    ahead = Ahead(open_device, opened, most, begins)
     try:
         yield ahead
     finally:

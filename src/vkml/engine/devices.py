@@ -186,20 +186,26 @@ renew_in_child(_renew)
 
 def open_device(info: DeviceInfo) -> Device:
     """The process's one open handle of a device; sessions share it."""
-    device = _open.get(info.uuid)
-    if device is not None and not device.is_closed:
+    device = opened(info)
+    if device is not None:
         return device
     from vkml.cpu.native.calls import calls
     from vkml.vulkan import Device
     from vkml.vulkan.queues import NativeCalls
 
     with _lock:
-        device = _open.get(info.uuid)
-        if device is None or device.is_closed:
+        device = opened(info)
+        if device is None:
             found = calls()
             native = None if found is None else NativeCalls(*found)
             device = _open[info.uuid] = Device(info, native=native)
         return device
+
+
+def opened(info: DeviceInfo) -> Device | None:
+    """A device that is open; None where it is not, or not yet."""
+    device = _open.get(info.uuid)
+    return None if device is None or device.is_closed else device
 
 
 def open_ahead(wanted: str | Sequence[str] | None, otherwise: str) -> None:

@@ -327,7 +327,7 @@ def _bind(
     target = site.target
     if site.tuning is not None and sizes is None:
         target = site.tuning.target_for(piece, graph.types, graph.constants, target)
-    with compiled_ahead(site.open) as ahead:
+    with compiled_ahead(site.open, site.opened) as ahead:
         lowered = lower(
             piece,
             graph.types,
@@ -338,18 +338,15 @@ def _bind(
             graph.donated,
             ahead.launch,
         )
-        for launch in lowered.dispatches:
-            ahead.want(launch.kernel)
-        ahead.lowered()
-        opened = site.device
-        ahead.stop()
+        ahead.want_all([launch.kernel for launch in lowered.dispatches])
         return VulkanBound(
             lowered,
-            opened,
+            site.device,
             site.weights,
             guard_bytes=options.guard_bytes,
             progress=options.progress,
             memory_limit=options.memory_limit,
             time_limit=options.run_time_limit if math.isfinite(options.run_time_limit) else None,
             queue=queue,
+            ahead=ahead,
         )

@@ -201,7 +201,7 @@ class Tuning:
         # One core is for whoever measures.
         most = max(1, min(MOST_THREADS, usable_cores() - 1))
         try:
-            with compiled_ahead(lambda: device, most, begins) as ahead:
+            with compiled_ahead(lambda: device, lambda: device, most, begins) as ahead:
                 bench = Bench(
                     device,
                     self._weights,
@@ -225,7 +225,7 @@ class Tuning:
                             self._want(ahead, questions[key])
                 for key in order:
                     self._want(ahead, questions[key] if key not in found else ())
-                ahead.lowered()
+                ahead.want_all(())
                 for key in order:
                     if is_over():
                         break
