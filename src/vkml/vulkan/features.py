@@ -25,7 +25,7 @@ class Feature:
     also: tuple[str, ...] = ()
     """Further extensions that this one builds on."""
     is_used: bool = True
-    """Whether devices are opened with it. What vkml only tells of costs: 22 of 96 ms, an H200's driver."""
+    """Whether devices are opened with it: what vkml only tells of has its price, too."""
 
 
 REQUIRED = (
@@ -117,7 +117,6 @@ OPTIONAL = (
         "VkPhysicalDeviceMemoryPriorityFeaturesEXT",
         ("memoryPriority",),
         "VK_EXT_memory_priority",
-        is_used=False,
     ),
     Feature(
         "pageable_memory",
@@ -125,7 +124,6 @@ OPTIONAL = (
         ("pageableDeviceLocalMemory",),
         "VK_EXT_pageable_device_local_memory",
         ("VK_EXT_memory_priority",),
-        is_used=False,
     ),
     Feature(
         "conditional_rendering",
