@@ -181,7 +181,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
-    with Device(find_device(options.device), more=("pipeline_statistics",)) as device:
+    with Device(find_device(options.device)) as device:
         bench = Bench(device, options.seconds)
         ceilings = bench.ceilings
         title = f"{device.info}: unit {ceilings.operations / 1e12:.0f} TFLOP/s, "

@@ -8,7 +8,7 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 from vkml.errors import DeviceError, DeviceLost
@@ -50,9 +50,7 @@ class Context:
     usable from a finalizer after those are gone.
     """
 
-    def __init__(
-        self, info: DeviceInfo, native: NativeCalls | None = None, more: Collection[str] = ()
-    ) -> None:
+    def __init__(self, info: DeviceInfo, native: NativeCalls | None = None) -> None:
         self.info = info
         self.title = str(info)
         fork_safety.require_usable(info)
@@ -61,7 +59,7 @@ class Context:
         if families is None:
             raise DeviceError(f"{self.title} has no queue family that computes")
         indices = [families.compute] + ([families.transfer] if families.transfer is not None else [])
-        features, extensions = enable_features(info.capabilities, info.extensions, more)
+        features, extensions = enable_features(info.capabilities, info.extensions)
         counts = [min(families.compute_queues, MOST_QUEUES)] + [1] * (len(indices) - 1)
         priorities = ffi.new("float[]", [1.0] * MOST_QUEUES)
         queue_infos = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,6 @@ class Device:
         memory_limit: the share of the device's free memory that may be used.
         force_staging: behave as a device whose memory the host cannot write; to test that path.
         native: calls of the driver without the interpreter, where there are such.
-        more: capabilities that vkml does not use, to be turned on all the same.
 
     Raises:
         DeviceError: the driver does not open it.
@@ -49,10 +48,9 @@ class Device:
         memory_limit: float = 0.95,
         force_staging: bool = False,
         native: NativeCalls | None = None,
-        more: Collection[str] = (),
     ) -> None:
         self.info = info
-        context = Context(info, native, more)
+        context = Context(info, native)
         self.context = context
         self._finalizer = weakref.finalize(self, context.close)
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from vkml.dataclasses import dataclass
@@ -24,8 +24,6 @@ class Feature:
     extension: str | None = None
     also: tuple[str, ...] = ()
     """Further extensions that this one builds on."""
-    is_used: bool = True
-    """Whether devices are opened with it: what vkml only tells of has its price, too."""
 
 
 REQUIRED = (
@@ -68,18 +66,13 @@ OPTIONAL = (
     Feature("zero_initialize_workgroup_memory", _V13, ("shaderZeroInitializeWorkgroupMemory",)),
     Feature("maintenance4", _V13, ("maintenance4",)),
     Feature(
-        "atomic_float",
-        _ATOMIC[0],
-        ("shaderBufferFloat32Atomics", "shaderBufferFloat32AtomicAdd"),
-        _ATOMIC[1],
-        is_used=False,
+        "atomic_float", _ATOMIC[0], ("shaderBufferFloat32Atomics", "shaderBufferFloat32AtomicAdd"), _ATOMIC[1]
     ),
     Feature(
         "atomic_float_shared",
         _ATOMIC[0],
         ("shaderSharedFloat32Atomics", "shaderSharedFloat32AtomicAdd"),
         _ATOMIC[1],
-        is_used=False,
     ),
     Feature(
         "atomic_float16",
@@ -87,29 +80,19 @@ OPTIONAL = (
         ("shaderBufferFloat16Atomics", "shaderBufferFloat16AtomicAdd"),
         _ATOMIC2[1],
         (_ATOMIC[1],),
-        is_used=False,
     ),
     Feature("bfloat16", _BFLOAT[0], ("shaderBFloat16Type",), _BFLOAT[1]),
-    Feature("bfloat16_dot", _BFLOAT[0], ("shaderBFloat16DotProduct",), _BFLOAT[1], is_used=False),
+    Feature("bfloat16_dot", _BFLOAT[0], ("shaderBFloat16DotProduct",), _BFLOAT[1]),
     Feature("bfloat16_cooperative_matrix", _BFLOAT[0], ("shaderBFloat16CooperativeMatrix",), _BFLOAT[1]),
-    Feature("float8", _FLOAT8[0], ("shaderFloat8",), _FLOAT8[1], is_used=False),
-    Feature(
-        "float8_cooperative_matrix", _FLOAT8[0], ("shaderFloat8CooperativeMatrix",), _FLOAT8[1], is_used=False
-    ),
+    Feature("float8", _FLOAT8[0], ("shaderFloat8",), _FLOAT8[1]),
+    Feature("float8_cooperative_matrix", _FLOAT8[0], ("shaderFloat8CooperativeMatrix",), _FLOAT8[1]),
     Feature("has_cooperative_matrix", _MATRIX[0], ("cooperativeMatrix",), _MATRIX[1]),
-    Feature(
-        "workgroup_explicit_layout",
-        _WORKGROUP[0],
-        ("workgroupMemoryExplicitLayout",),
-        _WORKGROUP[1],
-        is_used=False,
-    ),
+    Feature("workgroup_explicit_layout", _WORKGROUP[0], ("workgroupMemoryExplicitLayout",), _WORKGROUP[1]),
     Feature(
         "subgroup_clock",
         "VkPhysicalDeviceShaderClockFeaturesKHR",
         ("shaderSubgroupClock",),
         "VK_KHR_shader_clock",
-        is_used=False,
     ),
     Feature("memory_budget", None, (), "VK_EXT_memory_budget"),
     Feature(
@@ -132,22 +115,20 @@ OPTIONAL = (
         "VK_EXT_conditional_rendering",
     ),
     Feature("external_memory_host", None, (), "VK_EXT_external_memory_host"),
-    Feature("external_memory_fd", None, (), "VK_KHR_external_memory_fd", is_used=False),
-    Feature("external_semaphore_fd", None, (), "VK_KHR_external_semaphore_fd", is_used=False),
+    Feature("external_memory_fd", None, (), "VK_KHR_external_memory_fd"),
+    Feature("external_semaphore_fd", None, (), "VK_KHR_external_semaphore_fd"),
     Feature("device_fault", "VkPhysicalDeviceFaultFeaturesEXT", ("deviceFault",), "VK_EXT_device_fault"),
     Feature(
         "pipeline_binary",
         "VkPhysicalDevicePipelineBinaryFeaturesKHR",
         ("pipelineBinaries",),
         "VK_KHR_pipeline_binary",
-        is_used=False,
     ),
     Feature(
         "pipeline_statistics",
         "VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR",
         ("pipelineExecutableInfo",),
         "VK_KHR_pipeline_executable_properties",
-        is_used=False,
     ),
     Feature("portability_subset", None, (), "VK_KHR_portability_subset"),
 )
@@ -197,28 +178,26 @@ def query_features(
     return found, matrix2
 
 
-def enable_features(
-    capabilities: Any, extensions: frozenset[str], more: Collection[str] = ()
-) -> tuple[Any, list[str]]:
-    """The feature chain and the extension names that turn on what `capabilities` states and vkml uses.
+def enable_features(capabilities: Any, extensions: frozenset[str]) -> tuple[Any, list[str]]:
+    """The feature chain and the extension names that turn on exactly what `capabilities` states.
 
     Args:
         capabilities: a `Capabilities`; a capability that a quirk turned off stays off.
         extensions: the device's extensions.
-        more: capabilities that are turned on, too.
     """
-    wanted = [
-        feature
-        for feature in OPTIONAL
-        if (feature.is_used or feature.capability in more) and getattr(capabilities, feature.capability)
-    ]
+    wanted = [feature for feature in OPTIONAL if getattr(capabilities, feature.capability)]
     chosen = (*REQUIRED, *wanted)
     structures = {feature.structure for feature in chosen}
     names = {name for feature in wanted for name in (feature.extension, *feature.also) if name}
+    if capabilities.cooperative_matrix2:
+        structures.add(MATRIX2)
+        names.add(MATRIX2_EXTENSION)
     made = _make(structures)
     for feature in chosen:
         for member in feature.members:
             _write(made, feature.structure, member)
+    for name in capabilities.cooperative_matrix2:
+        setattr(made[MATRIX2], MATRIX2_MEMBERS[name], 1)
     return chain(*made.values()), sorted(names & extensions)
 
 

@@ -395,17 +395,24 @@ class Emitter:
     def is_register(self, expression: syntax.Expression) -> bool:
         """Whether an expression is a part, by known indices, of what this function has for itself: a driver
         keeps that in registers, so that to read it costs nothing."""
-        while not isinstance(expression, syntax.Name):
-            if isinstance(expression, syntax.Index):
-                if not self._is_known(expression.index):
-                    return False
-            elif not isinstance(expression, syntax.Member):
-                return False
-            expression = expression.base
-        found = self._found(expression.name)
-        if isinstance(found, Place):
-            return found.storage == op.FUNCTION_STORAGE and found.is_known
-        return found is not None and not isinstance(found.type, Pointer | Fragment)
+        return isinstance(self._register(expression), Scalar | Vector)
+
+    def _register(self, expression: syntax.Expression) -> Type | None:
+        """The type of such a part; None of others."""
+        if isinstance(expression, syntax.Name):
+            found = self._found(expression.name)
+            if isinstance(found, Place) and not (found.storage == op.FUNCTION_STORAGE and found.is_known):
+                return None
+            return None if found is None else found.type
+        if isinstance(expression, syntax.Index) and self._is_known(expression.index):
+            of = self._register(expression.base)
+            return of.element if isinstance(of, Array | Vector) else None
+        if isinstance(expression, syntax.Member):
+            of = self._register(expression.base)
+            if isinstance(of, Record):
+                return of.fields.get(expression.name)
+            return of.element if isinstance(of, Vector) and len(expression.name) == 1 else None
+        return None
 
     def _is_known(self, expression: syntax.Expression) -> bool:
         """Whether an expression is of numbers that are known now."""
