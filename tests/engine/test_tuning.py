@@ -390,6 +390,41 @@ def test_at_the_roofline_nothing_is_sought(
     assert all(clock.calls.count(label) == 1 + samples for label in clock.calls)
 
 
+@pytest.mark.parametrize("is_at_roofline", [True, False])
+def test_what_the_rule_has_at_the_roofline_is_compared_with_nothing(
+    vulkan_device_name: str,
+    model: bytes,
+    labels: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    is_at_roofline: bool,
+) -> None:
+    """On a GPU, whose caches are emptied, by which its bandwidth is known."""
+    vkml.close_devices()
+    compiled: list[str] = []
+    make, begin = ahead.make_pipeline, Bench.__init__
+
+    def make_pipeline(device: Any, kernel: Any, *rest: Any) -> Any:
+        compiled.append(kernel.variant)
+        return make(device, kernel, *rest)
+
+    def begin_cold(bench: Bench, *arguments: Any, **more: Any) -> None:
+        begin(bench, *arguments, **{**more, "is_cold": True})
+
+    monkeypatch.setattr(ahead, "make_pipeline", make_pipeline)
+    monkeypatch.setattr(Bench, "__init__", begin_cold)
+    monkeypatch.setattr(Bench, "least_seconds", lambda self, trials: 1e-3 if is_at_roofline else 0.0)
+    clock = poison(monkeypatch, labels[1].__eq__)
+    with session_of(model, vulkan_device_name, tune="full") as session:
+        [found] = found_in(session).values()
+        np.testing.assert_allclose(session.run(None, {"x": X})[0], RESULT, atol=1e-4)
+    is_compiled = any("16 lanes" in variant for variant in compiled)
+    if is_at_roofline:
+        assert set(clock.calls) == {labels[0]} and found.pick == labels[0] and found.effort == "full"
+        assert not is_compiled
+    else:
+        assert set(clock.calls) == set(labels) and found.pick == labels[1] and is_compiled
+
+
 @pytest.mark.parametrize("where", ["__init__", "prepare"])
 def test_too_little_memory_leaves_it_to_rules(
     vulkan_device_name: str, model: bytes, monkeypatch: pytest.MonkeyPatch, where: str
