@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -349,6 +352,36 @@ def test_a_device_says_how_it_keeps_fragments(device: str, monkeypatch: pytest.M
 
     monkeypatch.setattr(fragment_check, "count_elements", counted)
     assert not target.holds_elements_once(target.fragment)
+
+
+def test_what_a_device_said_is_kept(device: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """So that the next process plans while its device opens."""
+    from vkml import vulkan
+
+    def refuse() -> NoReturn:
+        raise AssertionError("nobody waits for the device")
+
+    info = vulkan.find_device(device, True)
+    fragment = device_registry.target_of(info).fragment
+    assert fragment is not None
+    monkeypatch.setenv("VKML_CACHE_DIR", str(tmp_path))
+    opened = functools.partial(device_registry.open_device, info)
+    answers = []
+    for opens in (opened, refuse):
+        monkeypatch.setattr(fragment_check, "_known", {})
+        monkeypatch.setattr(fragment_check, "_layouts", {})
+        answers.append(
+            (
+                fragment_check.holds_elements_once(info, opens, fragment),
+                fragment_check.fragment_layouts(info, opens, fragment),
+            )
+        )
+    assert answers[0] == answers[1]
+    for entry in tmp_path.rglob("elements-*"):
+        entry.write_bytes(entry.read_bytes()[:-1])  # what is damaged counts as absent
+    monkeypatch.setattr(fragment_check, "_known", {})
+    with pytest.raises(AssertionError, match="waits for the device"):
+        fragment_check.holds_elements_once(info, refuse, fragment)
 
 
 def operands(
