@@ -55,6 +55,8 @@ def define_results(
     outputs: list[View],
     epilogue: Epilogue | None,
     accumulator: str = "float",
+    *,
+    has_fours: bool = True,
 ) -> str:
     """Adds ``Results``, as many neighbours as a lane stores at once, and the function that does.
 
@@ -67,11 +69,12 @@ def define_results(
         outputs: views of what is stored,
         epilogue: by this.
         accumulator: Slang type of a result.
+        has_fours: whether the kernel has results that are neighbours by fours.
 
     Returns:
         The function's name.
     """
-    width = 4 if is_multiple(space[-1], 4) else 1
+    width = 4 if has_fours and is_multiple(space[-1], 4) else 1
     emit = emit_vector_store if width == 4 else emit_store
     emit(writer, space, outputs, epilogue, accumulator)
     writer.text(f"#define RESULT_WIDTH {width}\ntypealias Results = vector<{accumulator}, RESULT_WIDTH>;")
