@@ -15,6 +15,7 @@ from vkml.ir import TensorType, dtypes
 from vkml.ir.size import Size, is_multiple
 from vkml.ir.windows import Windows
 from vkml.ir.wording import counted
+from vkml.kernels.conv_units import VALUES_LEAST_POWER, define_guard, flat
 from vkml.kernels.gemm import Product, estimate_ordinary
 from vkml.kernels.matrix_units import BAND, SUMS_A_LANE, why_no_units
 from vkml.kernels.packed_weights import (
@@ -109,6 +110,10 @@ class Operand:
             width = padded(width, PAIR)
         return cls(padded(channels, VECTOR), filters, (depth, height, width), min(channels, VECTOR))
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.filters, self.channels, *self.kernel)
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -193,6 +198,7 @@ def fits(tile: Tile, fragment: Fragment, target: Target, weight: View, windows: 
     is_even = (
         operand.channels % tile.block == 0
         and (operand.channels == weight.shape[1] or weight.shape[1] < VECTOR)
+        and (operand.shape == weight.shape or weight.buffer.is_constant)
         and (tile.block % math.lcm(fragment.k, VECTOR) == 0 or tile.block == VECTOR)
         and tile.block * operand.kernel[2] % fragment.k == 0
         and fragment.k % VECTOR == 0
@@ -245,8 +251,8 @@ def refusal(build: VulkanBuilder, product: Product, x: View, weight: View, windo
         return why
     if x.dtype != dtypes.FLOAT32:
         return "not float32"
-    if not weight.buffer.is_constant:
-        return "no constant weights"
+    if any(isinstance(size, Size) for size in weight.shape):
+        return "open sizes of the weights"
     if group != 1:
         return "groups"
     if x.is_reversed:
@@ -260,7 +266,7 @@ def refusal(build: VulkanBuilder, product: Product, x: View, weight: View, windo
     assert target.fragment is not None
     if not target.holds_elements_once(target.fragment):
         return "the device's fragments hold elements more than once"
-    if build.ask(matrix_of(weight, weight.shape[1]), least_power) is None:
+    if weight.buffer.is_constant and build.ask(_whole(weight), least_power) is None:
         return "weights that one scale a filter does not suit"
     return ""
 
@@ -303,7 +309,7 @@ def launch(
         build: where the launches go.
         product: its sizes: m counts filters, n pixels of all images.
         x: (batch, channels, 1, height, width), any strides.
-        weight: (out channels, channels, 1, kernel height, width), constant and row-major.
+        weight: as in `refusal`; row-major where it is constant.
         windows: over depth, height and width.
         geometry: of the windows, by the names that kernels know it by.
         choice: tile and ranges of channels.
@@ -312,13 +318,19 @@ def launch(
     assert fragment is not None
     tile, splits = choice.tile, choice.splits
     batch, filters, pixels = product.space
-    least = build.ask(matrix_of(weight, weight.shape[1]), least_power)
-    assert isinstance(least, int)
     operand = Operand.of(weight, tile)
-    shape = (filters, operand.channels, *operand.kernel)
-    if shape != weight.shape:
-        weight = build.prepared(weight, f"padded to {shape}", functools.partial(_padded, shape=shape))
-    packed = build.packed_weights(matrix_of(weight, tile.block), fragment)
+    if weight.buffer.is_constant:
+        least = build.ask(_whole(weight), least_power)
+        shape = operand.shape
+        if shape != weight.shape:
+            weight = build.prepared(weight, f"padded to {shape}", functools.partial(_padded, shape=shape))
+        packed = build.packed_weights(matrix_of(weight, tile.block), fragment)
+    else:
+        least = VALUES_LEAST_POWER
+        if weight.is_reversed or flat(weight) is None:
+            weight = build.contiguous(weight)
+        packed = build.packed_values(matrix_of(weight, tile.block), fragment)
+    assert isinstance(least, int)
     epilogue, outputs = build.take_epilogue(product.result)
     layout = shape_of(tile, fragment, windows, batch)
     writer = build.writer()
@@ -341,6 +353,8 @@ def launch(
         writer.constant(batch, "BATCH")
         writer.constant(layout.positions, "POSITIONS")
     define_guess(writer, least)
+    if not weight.buffer.is_constant:
+        define_guard(writer, weight, packed)
     writer.text(_text(tile, fragment, windows, operand, layout, pointers))
     start = writer.offset(("image",), x.strides[:1])
     place = writer.offset(("h", "w"), x.strides[3:])
@@ -363,7 +377,7 @@ def launch(
     across, rows = writer.grid(layout.tiles * -(-filters // tile.n), build.target.max_groups)
     writer.need(*MATRIX_UNIT_NEEDS)
     files = ("scales", "scale_guesses", "unit_weights", "halo_units", "shared_results")
-    writer.text("".join(map(template, files)))
+    writer.text("".join(map(template, files if weight.buffer.is_constant else (*files, "exact_results"))))
     build.emit(
         writer.finish(
             "conv",
@@ -421,13 +435,16 @@ def _text(
 
 def matrix_of(weight: View, block: int) -> View:
     """(blocks, taps, channels of a block, out channels) of weights."""
-    out, channels = weight.shape[:2]
-    taps = math.prod(weight.shape[2:])
-    flat = weight.reshape((out, channels, taps))
-    assert flat is not None
-    far, near, along = flat.strides
+    flattened = flat(weight)
+    assert flattened is not None
+    out, channels, taps = flattened.shape
+    far, near, along = flattened.strides
     shape, strides = (channels // block, taps, block, out), (block * near, along, near, far)
-    return replace(flat, shape=shape, strides=strides)
+    return replace(flattened, shape=shape, strides=strides)
+
+
+def _whole(weight: View) -> View:
+    return matrix_of(weight, weight.shape[1])
 
 
 def _padded(weight: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
