@@ -186,7 +186,8 @@ def shared_bytes(tile: Tile, fragment: Fragment, shape: Shape) -> int:
         tile.stages * shape.halo * (1 if octets == 1 else octets + 1),
         tile.m(fragment) * (fragment.k // VECTOR + 1),
     )
-    return 16 * (max(operands, results) + tile.m(fragment) // 4 + (subgroups + 3) // 4)
+    noted = (1 + fragment.k // VECTOR) * tile.m(fragment) // 4 + tile.n // 4 + (subgroups + 3) // 4
+    return 16 * (max(operands, results) + noted)
 
 
 def fits(tile: Tile, fragment: Fragment, target: Target, weight: View, windows: Windows) -> bool:
