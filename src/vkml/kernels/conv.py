@@ -109,7 +109,8 @@ def conv(
         halos = [] if why_no_halo else halo_units.choices(build.target, product, weight, windows)
         why = conv_units.refusal(build, product, x, weight, group)
         rule = None if why else conv_units.rule_of(build.target, product)
-        first = halo_units.best(build.target, product, halos)
+        ordinary = _gathered(build, product, x, weight, windows, group)[0] if halos else product
+        first = halo_units.best(build.target, ordinary, halos)
         if first is not None and (rule is None or halo_units.forced is not None or first.time < rule.time):
             yield on_halos(first)
         elif rule is not None:

@@ -12,12 +12,20 @@ import numpy as np
 
 from vkml.dataclasses import dataclass
 from vkml.ir import TensorType, dtypes
-from vkml.ir.size import Size, is_multiple
+from vkml.ir.size import Size, is_multiple, typical
 from vkml.ir.windows import Windows
 from vkml.ir.wording import counted
 from vkml.kernels.conv_units import VALUES_LEAST_POWER, define_guard, flat
-from vkml.kernels.gemm import Product, estimate_ordinary
-from vkml.kernels.matrix_units import BAND, SUMS_A_LANE, why_no_units
+from vkml.kernels.gemm import LAUNCH, Product, estimate_ordinary
+from vkml.kernels.matrix_units import (
+    BAND,
+    LONGEST_SUM,
+    MOST_RANGES,
+    PART,
+    REGISTERS,
+    SUMS_A_LANE,
+    why_no_units,
+)
 from vkml.kernels.packed_weights import (
     COLUMN_PADDING,
     K_PADDING,
@@ -68,6 +76,8 @@ class Tile:
     """Blocks that there is room for."""
     ahead: int
     """Steps of a fragment's k that the weights are fetched ahead, at most."""
+    pace: float = 1.0
+    """How much longer than the others' its steps take, by the same counts."""
 
     def m(self, fragment: Fragment) -> int:
         return self.down * self.subs_m * fragment.m
@@ -146,8 +156,39 @@ class Shape:
     """and one below the other."""
 
 
-TILES: tuple[Tile, ...] = ()
-SPLITS = (1,)
+TILES = (
+    Tile(4, 32, 4, 1, 2, 16, 1, 3),
+    Tile(4, 32, 2, 1, 1, 16, 2, 3),
+    Tile(4, 32, 2, 2, 1, 16, 1, 3),
+    Tile(4, 32, 2, 2, 1, 16, 2, 3),
+    Tile(2, 32, 2, 2, 1, 16, 2, 3),
+    Tile(4, 64, 2, 2, 1, 16, 1, 3),
+    Tile(4, 32, 1, 4, 1, 16, 2, 3),
+    Tile(4, 32, 1, 4, 1, 32, 1, 3),
+    Tile(4, 32, 1, 4, 0, 16, 2, 3),
+    Tile(4, 32, 1, 4, 0, 32, 1, 3),
+    Tile(2, 32, 1, 2, 1, 16, 2, 3),
+    Tile(1, 32, 2, 2, 1, 32, 2, 3),
+    Tile(1, 64, 4, 1, 0, 16, 2, 3),
+    Tile(2, 32, 2, 1, 0, 32, 2, 3),
+    Tile(4, 32, 4, 1, 2, 8, 1, 3),
+    Tile(4, 32, 2, 1, 1, 8, 1, 3),
+    Tile(4, 32, 2, 2, 1, 8, 1, 4),
+    Tile(2, 32, 2, 2, 1, 8, 1, 4),
+)
+
+WAVE = 3.33
+"""Microseconds: the start and the end of a workgroup,"""
+TURN = 0.036
+"""a step of a fragment's k, whatever it multiplies,"""
+BLOCK = 0.146
+"""a block of channels,"""
+LOAD = 0.33e-3
+"""bringing eight channels of a position to shared memory,"""
+RESULT = 1.25e-4
+"""a result,"""
+UNIT = 1.2 * 1.72e-6
+"""and a product of a subgroup that has a quarter of a multiprocessor for itself."""
 
 forced: Choice | None = None
 """For tests and tuning runs: what is chosen wherever a convolution can be computed so at all."""
@@ -177,7 +218,7 @@ def shape_of(tile: Tile, fragment: Fragment, windows: Windows, batch: int) -> Sh
     return Shape(pitch, halo, 0, batch * across * down, across, down)
 
 
-def shared_bytes(tile: Tile, fragment: Fragment, shape: Shape) -> int:
+def shared_bytes(tile: Tile, fragment: Fragment, shape: Shape, *, is_guarded: bool = True) -> int:
     """As halo_units.slang counts them."""
     subgroups = tile.subs_m * tile.subs_n
     results = subgroups * fragment.n * ((tile.down * fragment.m + 4) // 4)
@@ -186,7 +227,8 @@ def shared_bytes(tile: Tile, fragment: Fragment, shape: Shape) -> int:
         tile.stages * shape.halo * (1 if octets == 1 else octets + 1),
         tile.m(fragment) * (fragment.k // VECTOR + 1),
     )
-    noted = (1 + fragment.k // VECTOR) * tile.m(fragment) // 4 + tile.n // 4 + (subgroups + 3) // 4
+    rows = 1 + (fragment.k // VECTOR if is_guarded else 0)
+    noted = rows * tile.m(fragment) // 4 + tile.n // 4 + (subgroups + 3) // 4
     return 16 * (max(operands, results) + noted)
 
 
@@ -278,13 +320,59 @@ def choices(target: Target, product: Product, weight: View, windows: Windows) ->
     assert fragment is not None
     if forced is not None:
         return [forced] if fits(forced.tile, fragment, target, weight, windows) else []
-    return [
-        Choice(tile, splits, 1e9)
-        for tile in TILES
-        if fits(tile, fragment, target, weight, windows)
-        for splits in SPLITS
-        if -(-weight.shape[1] // tile.block) >= splits
-    ]
+    found = []
+    for tile in TILES:
+        if not fits(tile, fragment, target, weight, windows):
+            continue
+        layout = shape_of(tile, fragment, windows, typical(product.space[0]))
+        operand = Operand.of(weight, tile)
+        blocks = operand.channels // tile.block
+        for splits in _ranges(target, tile, layout, operand, blocks):
+            found.append(Choice(tile, splits, _estimate(target, fragment, tile, splits, layout, operand, product)))
+    return found
+
+
+def _ranges(target: Target, tile: Tile, layout: Shape, operand: Operand, blocks: int) -> list[int]:
+    """Numbers of ranges of channels that fill the device, none of them too long a sum, none empty."""
+    groups = typical(layout.tiles) * -(-operand.filters // tile.n)
+    longest = max(1, LONGEST_SUM // (tile.block * math.prod(operand.kernel)))
+    least = -(-blocks // longest)
+    found = {max(least, min(blocks, MOST_RANGES, turns * target.processors // groups)) for turns in (1, 2)}
+    return sorted({-(-blocks // -(-blocks // splits)) for splits in found | {least}})
+
+
+def _estimate(
+    target: Target,
+    fragment: Fragment,
+    tile: Tile,
+    splits: int,
+    layout: Shape,
+    operand: Operand,
+    product: Product,
+) -> float:
+    """Microseconds: workgroups run in waves of as many as fit on all multiprocessors."""
+    subgroups = tile.subs_m * tile.subs_n
+    blocks = -(-(operand.channels // tile.block) // splits)
+    turns = blocks * math.prod(operand.kernel) * tile.block // fragment.k
+    groups = typical(layout.tiles) * -(-operand.filters // tile.n) * splits
+    registers = min(255, max(128, 4 * tile.sums(fragment))) * tile.threads(fragment)
+    held = max(
+        1, min(REGISTERS // registers, target.shared_bytes // shared_bytes(tile, fragment, layout, is_guarded=False))
+    )
+    most = -(-groups // target.processors)
+    time = LAUNCH
+    while most > 0:
+        some = min(held, most)
+        most -= some
+        product_time = UNIT * tile.down * fragment.m * tile.sub_n * fragment.k * -(-some * subgroups // 4)
+        time += WAVE + tile.pace * (
+            turns * (TURN + product_time)
+            + blocks * (BLOCK + some * LOAD * layout.halo * tile.block / VECTOR)
+            + some * RESULT * tile.m(fragment) * tile.n
+        )
+    if splits > 1:
+        time += LAUNCH + PART * splits * typical(product.n) * operand.filters / (16384 * target.processors)
+    return time
 
 
 def best(target: Target, product: Product, found: Sequence[Choice]) -> Choice | None:
