@@ -445,7 +445,7 @@ def test_what_is_for_matrix_units() -> None:
         "more than once": kernels(LARGE, replace(GPU, holds_elements_once=lambda fragment: False)),
         "lacks": kernels(LARGE, replace(GPU, capabilities=frozenset())),
         "groups": kernels(LARGE, group=2),
-        "too small": kernels(replace(LARGE, batch=1, spatial=(5, 5))),
+        "too small": kernels(replace(LARGE, batch=1, channels=8, filters=8, spatial=(5, 5))),
     }
     for reason, found in refused.items():
         assert not is_on_units(found), reason

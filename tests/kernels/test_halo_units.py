@@ -331,7 +331,7 @@ def test_what_halo_tiles_are_for() -> None:
         "windows that do not overlap": replace(LARGE, kernel=(1, 1), pads=()),
         "strides that pass windows": replace(LARGE, kernel=(2, 2), strides=(2, 2), pads=()),
         "channels that are no blocks": replace(LARGE, channels=20),
-        "rows of taps that are too long": replace(LARGE, kernel=(3, 31), pads=(1, 15, 1, 15)),
+        "rows of taps that are too long": replace(LARGE, kernel=(3, 33), pads=(1, 16, 1, 16)),
     }
     for reason, shape in refused.items():
         assert not on_halos(shape), reason
@@ -352,9 +352,9 @@ def test_weights_that_scales_do_not_suit_are_strict(value: float) -> None:
 
 
 def test_no_range_of_a_long_sum_is_too_long() -> None:
-    long = Shape(32, 16384, 512, (7, 7), (3, 3), pads=SAME)
-    found = kernels(long, weight=np.broadcast_to(np.float32(1), (512, 16384, 3, 3)))
+    found = kernels(Shape(32, 16384, 16, (7, 7), (3, 3), pads=SAME))
     assert "block" in found[0].variant
+    assert "3 K ranges" in found[0].variant or int(found[0].variant.split()[-3]) > 3
     assert found[-1].label == "add_partials"
 
 

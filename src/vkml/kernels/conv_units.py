@@ -159,7 +159,14 @@ def launch(
     writer.text(f"void finish(int split, int m, int n, Results x) {{ {store}({place}, x); }}")
     across, rows = writer.grid(-(-m // tile.m) * -(-filters // tile.n), build.target.max_groups)
     writer.need(*MATRIX_UNIT_NEEDS)
-    files = ("scales", "scale_guesses", "matrix_units_windows", "unit_weights", "matrix_units", "shared_results")
+    files = (
+        "scales",
+        "scale_guesses",
+        "matrix_units_windows",
+        "unit_weights",
+        "matrix_units",
+        "shared_results",
+    )
     writer.text("".join(map(template, files if weight.buffer.is_constant else (*files, "exact_results"))))
     build.emit(
         writer.finish(

@@ -132,7 +132,14 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
     matrix_units.define(writer, fragment, choice, (product.m, product.n, product.k), pointers)
     is_whole = is_multiple(lines.rows, tile.m) and is_multiple(lines.k, tile.step_k)
     writer.text(f"{lines.define(writer, rows, 'A')}\nstatic const bool IS_WHOLE = {boolean(is_whole)};")
-    files = ("half_lines", "matrix_units_halves", "matrix_units_results", "unit_weights", "matrix_units", "shared_results")
+    files = (
+        "half_lines",
+        "matrix_units_halves",
+        "matrix_units_results",
+        "unit_weights",
+        "matrix_units",
+        "shared_results",
+    )
     how = f"{choice.time:.0f} µs expected, else {estimate_ordinary(build.target, product):.0f}"
     matrix_units.emit_product(build, writer, fragment, product, choice, files, how, outputs, epilogue)
     return outputs
