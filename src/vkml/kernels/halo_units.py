@@ -147,7 +147,7 @@ class Shape:
     """and all that the tile's windows see."""
     positions: int
     """Of an image, where tiles are lines."""
-    tiles: int | Size
+    tiles: int
     """Of all images,"""
     across: int
     """side by side in an image,"""
@@ -483,7 +483,7 @@ def launch(
     writer.text(f"void finish(int split, int image, int n, int pixel, Results x) {{ {call}; }}")
     across, rows = writer.grid(layout.tiles * -(-filters // tile.n), build.target.max_groups)
     writer.need(*MATRIX_UNIT_NEEDS)
-    files = ("scales", "scale_guesses", "unit_weights", "halo_units", "shared_results")
+    files = ("scales", "scale_guesses", "halo_pixels", "unit_weights", "halo_units", "shared_results")
     writer.text("".join(map(template, files if weight.buffer.is_constant else (*files, "exact_results"))))
     build.emit(
         writer.finish(
