@@ -72,7 +72,6 @@ def planning(choice: Choice | halo_units.Choice | None = None, *, is_strict: boo
         halo_units.forced = choice
     elif choice is not None:
         matrix_units.forced = choice
-        left_out.add(halo_units)
     try:
         with ExitStack() as patches:
             for module in left_out:

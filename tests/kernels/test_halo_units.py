@@ -335,6 +335,9 @@ def test_what_halo_tiles_are_for() -> None:
     }
     for reason, shape in refused.items():
         assert not on_halos(shape), reason
+    first = Shape(1, 3, 32, (256, 256), (3, 3), pads=SAME)
+    assert on_halos(first)
+    assert not on_halos(replace(first, filters=64, kernel=(7, 7), strides=(2, 2), pads=(3, 3, 3, 3)))
     assert not on_halos(LARGE, group=2)
     assert not on_halos(LARGE, target=replace(GPU, strict_fp32=True))
     assert not on_halos(LARGE, target=replace(GPU, fragment=None))
