@@ -89,9 +89,9 @@ def _weighted(
 def _same_rows(generator: np.random.Generator) -> tuple[Graph, Feed]:
     """Two products of the same rows by constant weights."""
     sketch = Sketch("same rows")
-    feed = {"x": _values(generator, (70, 512), np.float32)}
-    x = sketch.input("x", (70, 512))
-    weights = [(generator.standard_normal((512, 136)) / 23).astype(np.float32) for _ in range(2)]
+    feed = {"x": _values(generator, (130, 512), np.float32)}
+    x = sketch.input("x", (130, 512))
+    weights = [(generator.standard_normal((512, 264)) / 23).astype(np.float32) for _ in range(2)]
     return sketch.finish(*[sketch.node("MatMul", x, sketch.constant(weight)) for weight in weights]), feed
 
 
@@ -362,6 +362,8 @@ def _all() -> Iterator[Case]:
     )
     yield case("matmul", "large tiles", _simple("MatMul", (1030, 250), (250, 1030)))
     yield case("matmul", "ranges of K", _simple("MatMul", (380, 510), (510, 770)))
+    yield case("matmul", "ranges of K, few rows", _weighted("MatMul", (2, 16384), (16384, 24)))
+    yield case("matmul", "ranges of K, precision high", _weighted("MatMul", (40, 3072), (3072, 136)), *high)
     yield case("attention", "two heads", _attention(2, 3, 19, 16))
     yield case("attention", "few rows", _attention(2, 3, 9, 16, has_mask=True))
     yield case("attention", "a long past", _decoding)

@@ -125,6 +125,7 @@ class RecordedProgram:
         self._used = used
         self._given = [b for b in program.buffers if b.kind is BufferKind.SIZES and b in used]
         """What the host computes from open sizes."""
+        self._counters = [b for b in program.buffers if b.kind is BufferKind.COUNTERS and b in used]
         numbers = Numbers()
         self._launches = Launches(program.levels, pipelines, numbers)
         self._table = self.on.dispatch_table(self._launches.levels)
@@ -220,7 +221,9 @@ class RecordedProgram:
         from vkml.vulkan import MemoryKind
 
         program, weights = self.program, self._weights
-        inputs = _arena([*(view.buffer for view in program.inputs.values()), *self._given], needs)
+        inputs = _arena(
+            [*(view.buffer for view in program.inputs.values()), *self._given, *self._counters], needs
+        )
         output_buffers = [view.buffer for view in program.outputs.values()]
         large = [b for b in output_buffers if needs[b] >= LARGE_BYTES]
         fetched = frozenset(large if self.on.imports_host else ())
@@ -237,6 +240,11 @@ class RecordedProgram:
         staging = None
         if input_memory is not None and input_memory.host is None:
             staging = self._allocate(inputs[1], MemoryKind.UPLOAD, "input staging")
+        for buffer in self._counters:
+            zeros = np.zeros(needs[buffer], np.uint8)
+            for memory in (input_memory, staging):  # runs may copy all of the latter
+                if memory is not None:
+                    self.on.upload(memory, inputs[0][buffer], zeros)
         output_memory = self._allocate(outputs[1], MemoryKind.READBACK, "outputs")
         arena = self._allocate(arena_bytes, MemoryKind.DEVICE, "activations")
         copied_memory = self._allocate(copied[1], MemoryKind.DEVICE, "outputs read by kernels")
@@ -246,7 +254,7 @@ class RecordedProgram:
             if buffer.kind is BufferKind.CONSTANT:
                 assert buffer.constant is not None
                 return weights.address(buffer.constant)
-            if buffer.kind in (BufferKind.INPUT, BufferKind.SIZES):
+            if buffer.kind in (BufferKind.INPUT, BufferKind.SIZES, BufferKind.COUNTERS):
                 assert input_memory is not None
                 return input_memory.address + inputs[0][buffer]
             if buffer in copied[0]:
@@ -341,7 +349,7 @@ class RecordedProgram:
         tables: Memory | None = None,
         bring: Callable[[CommandRecorder, Memories], None] | None = None,
     ) -> CommandBuffer:
-        recorder = self.on.recorder("plan", again=again, queue=self.queue)
+        recorder = self.on.recorder("plan", again=again, queue=self.queue, has_event=pool is None)
         if pool is not None:
             recorder.reset_timestamps(pool)
         if self.is_chained:

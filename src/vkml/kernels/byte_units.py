@@ -66,8 +66,9 @@ class Tile(UnitTile):
         is_stored_so = along_k[0] and widths[0] == 4 and has_fours
         lines = [f"static const int {name} = {value};" for name, value in self.numbers(fragment).items()]
         # Fragments begin at words of shared memory.
-        lines.append(f"#define STORED {math.gcd(fragment.k // WORD, 4) if is_stored_so else 1}")
-        lines.append(f"#define OF_FOUR_STEPS {int(not along_k[1])}")
+        stored = math.gcd(fragment.k // WORD, 4) if is_stored_so else 1
+        lines.append(f"#define STORED {stored}\n#define OF_FOUR_STEPS {int(not along_k[1])}")
+        lines.append(f"#define FIRST_WORD room[0]{'.x' if stored > 1 else ''}")
         for letter, is_signed in zip("AB", signs, strict=True):
             lines.append(f"static const int FLIP_{letter} = int({'0u' if is_signed else '0x80808080u'});")
         return "\n".join(lines)
@@ -116,4 +117,4 @@ def choices(target: Target, product: Product) -> list[Choice[Tile]]:
         work = resident * tile.m * tile.n * (k / tile.rate + STORE)
         return in_waves(target, groups, resident, work, tile.alone)
 
-    return estimates(target, product, tiles, RANGES, 64, cycles)
+    return estimates(target, product, tiles, RANGES, 64, fragment.lanes, cycles)

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from vkml.ir import TensorType, dtypes
+from vkml.ir import dtypes
 from vkml.ir.size import Size, is_multiple, typical
 from vkml.ir.windows import Windows
-from vkml.kernels import matrix_units
+from vkml.kernels import matrix_units, range_sums
 from vkml.kernels.gemm import Product, estimate_ordinary
 from vkml.kernels.matrix_units import Choice, Tile, define, why_no_units, why_not_chosen
 from vkml.kernels.packed_weights import (
@@ -23,7 +23,7 @@ from vkml.kernels.packed_weights import (
     least_power,
     small_of,
 )
-from vkml.kernels.results import add_partials, define_results
+from vkml.kernels.results import add_partials, emit_finish
 from vkml.kernels.views import View
 from vkml.kernels.writer import KernelWriter, multiply_add, template
 
@@ -148,15 +148,8 @@ def launch(
     writer.text(f"int image_start(int image) {{ return {start}; }}")
     writer.text(f"int image_place(int d, int h, int w) {{ return {place}; }}")
     define(writer, fragment, choice, (m, filters, product.k), pointers)
-    partials = None
-    if splits > 1:
-        partials = build.scratch(TensorType(dtypes.FLOAT32, (splits, 1, filters, m)))
-        store = define_results(writer, (splits, filters, m), [partials], None)
-        place = "split, n, m"
-    else:
-        store = define_results(writer, product.space, outputs, epilogue)
-        place = "m / PIXELS, n, m % PIXELS"
-    writer.text(f"void finish(int split, int m, int n, Results x) {{ {store}({place}, x); }}")
+    shape = tile.n, tile.m
+    partials = emit_finish(build, writer, product, splits, shape, tile.threads(fragment), outputs, epilogue)
     across, rows = writer.grid(-(-m // tile.m) * -(-filters // tile.n), build.target.max_groups)
     writer.need(*MATRIX_UNIT_NEEDS)
     files = (
@@ -229,7 +222,20 @@ def choices(target: Target, product: Product) -> list[Choice]:
     assert fragment is not None
     turned = replace(product, m=product.n, n=product.m)
     found = matrix_units.choices(target, fragment, turned, lambda tile: fits(tile, fragment), (False,), TILES)
-    return [replace(choice, time=_estimate(target, fragment, choice, turned)) for choice in found]
+    return [
+        replace(
+            choice,
+            time=_estimate(target, fragment, choice, turned)
+            + range_sums.microseconds(
+                target,
+                product,
+                choice.splits,
+                (choice.tile.n, choice.tile.m),
+                choice.tile.threads(fragment),
+            ),
+        )
+        for choice in found
+    ]
 
 
 def _estimate(target: Target, fragment: Fragment, choice: Choice, product: Product) -> float:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from vkml.dataclasses import dataclass
 from vkml.ir.size import Size, is_multiple, typical
 from vkml.ir.wording import counted
-from vkml.kernels import matrix_units
+from vkml.kernels import matrix_units, range_sums
 from vkml.kernels.gemm import Product, estimate_ordinary
 from vkml.kernels.half_product import WORD, fragment_of, is_readable, lines_of, padding, readable
 from vkml.kernels.matrix_units import LEAST_FRAGMENT, LONGEST_SUM, Tile
@@ -98,7 +98,11 @@ def _all(target: Target, fragment: Fragment, product: Product, a: View) -> list[
         Choice(
             tile,
             splits,
-            time=matrix_units.estimate_waves(target, fragment, tile, splits, m, n, k) + padding(a),
+            time=matrix_units.estimate_waves(target, fragment, tile, splits, m, n, k)
+            + range_sums.microseconds(
+                target, product, splits, (tile.m, tile.n), tile.threads(fragment), is_measured=False
+            )
+            + padding(a),
         )
         for tile in TILES
         if fits(tile, fragment, target, a)
@@ -141,5 +145,7 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
         "shared_results",
     )
     how = f"{choice.time:.0f} µs expected, else {estimate_ordinary(build.target, product):.0f}"
-    matrix_units.emit_product(build, writer, fragment, product, choice, files, how, outputs, epilogue)
+    matrix_units.emit_product(
+        build, writer, fragment, product, choice, files, how, outputs, epilogue, is_measured=False
+    )
     return outputs

@@ -11,6 +11,7 @@ from vkml.dataclasses import dataclass
 from vkml.ir import TensorType, dtypes
 from vkml.ir.size import Size, is_multiple, typical
 from vkml.ir.wording import counted
+from vkml.kernels import range_sums
 from vkml.kernels.epilogue import Epilogue
 from vkml.kernels.gemm import LAUNCH, Product, estimate_ordinary
 from vkml.kernels.packed_weights import (
@@ -141,11 +142,9 @@ TILES = (
 )
 
 WAVE = 2.0
-"""Microseconds: the start and the end of a workgroup;"""
-PART = 1.0
-"""what 16384 sums of a range of K cost that are stored and added by a second pass."""
+"""Microseconds: the start and the end of a workgroup."""
 READ = 3.9e6
-"""bytes that the pass over rows for their scales reads in a microsecond,"""
+"""Bytes that the pass over rows for their scales reads in a microsecond,"""
 GUESS = 0.7
 """and the microseconds in which a workgroup agrees on a scale, and finds that it suited."""
 NOTING = 1.03
@@ -305,6 +304,8 @@ def emit_product(
     how: str,
     outputs: list[View],
     epilogue: Epilogue | None,
+    *,
+    is_measured: bool = True,
 ) -> None:
     """Emits a product whose kernel knows its operands, and what adds up its ranges of K.
 
@@ -318,9 +319,21 @@ def emit_product(
         how: it is computed, for people.
         outputs: where results go,
         epilogue: by this.
+        is_measured: see `range_sums.joins`.
     """
     tile, splits = choice.tile, choice.splits
-    partials = emit_finish(build, writer, product, splits, outputs, epilogue)
+    shape = tile.m, tile.n
+    partials = emit_finish(
+        build,
+        writer,
+        product,
+        splits,
+        shape,
+        tile.threads(fragment),
+        outputs,
+        epilogue,
+        is_measured=is_measured,
+    )
     tiles = -(-product.m // tile.m) * -(-product.n // tile.n)
     across, rows = writer.grid(tiles, build.target.max_groups)
     writer.need(*UNIT_NEEDS[fragment.element])
@@ -455,7 +468,11 @@ def choices(
         for splits in ranges(target, tile, m, n, k):
             for has_pass in passes or ((True, False) if guesses(tile, fragment) else (True,)):
                 choice = Choice(tile, splits, has_pass)
-                found.append(replace(choice, time=estimate(target, fragment, choice, m, n, k)))
+                adding = range_sums.microseconds(
+                    target, product, splits, (tile.m, tile.n), tile.threads(fragment)
+                )
+                time = estimate(target, fragment, choice, m, n, k) + adding
+                found.append(replace(choice, time=time))
     return found
 
 
@@ -503,7 +520,7 @@ def ranges(target: Target, tile: Tile, m: int, n: int, k: int) -> list[int]:
 
 
 def estimate(target: Target, fragment: Fragment, choice: Choice, m: int, n: int, k: int) -> float:
-    """Microseconds, with those that finding the scales of rows takes."""
+    """Microseconds until the sums of all ranges are there; finding the scales of rows is among them."""
     tile, splits = choice.tile, choice.splits
     if choice.has_pass:
         return estimate_waves(target, fragment, tile, splits, m, n, k) + LAUNCH + 4 * m * k / READ
@@ -542,8 +559,6 @@ def estimate_waves(
     if rest:
         share = -(-rest // target.processors) / held
         time += wave + steps * tile.step * max(share, tile.least)
-    if splits > 1:
-        time += LAUNCH + PART * splits * tile.m * tile.n / 16384
     return time
 
 

@@ -113,7 +113,7 @@ def choices(target: Target, product: Product) -> list[Choice[Tile]]:
         work = resident * tile.m * tile.n * (k / tile.rate + STORE)
         return in_waves(target, groups, resident, work, tile.alone) + _splitting(product)
 
-    return estimates(target, product, tiles, RANGES, 128, cycles)
+    return estimates(target, product, tiles, RANGES, 128, fragment.lanes, cycles)
 
 
 def _splitting(product: Product) -> float:
@@ -151,7 +151,10 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
     )
     writer.text(matrix_operand(a, "a", a.strides[2], a.strides[1]).declare(writer, 1))
     writer.text(matrix_operand(b, "b", b.strides[1], b.strides[2]).declare(writer, 1))
-    partials = emit_finish(build, writer, product, splits, outputs, epilogue)
+    shape = tile.m, tile.n
+    partials = emit_finish(
+        build, writer, product, splits, shape, tile.threads(fragment), outputs, epilogue, is_measured=False
+    )
     writer.need(*MATRIX_UNIT_NEEDS)
     writer.text(
         "".join(map(template, ("scales", "split_common", "split_product", "shared_results", "exact_results")))

@@ -25,6 +25,7 @@ from vkml.kernels import (
     decode_attention,
     gather,
     gemm,
+    gemv,
     half_product,
     half_weights,
     index,
@@ -32,6 +33,7 @@ from vkml.kernels import (
     matrix_units,
     pad,
     pool,
+    range_sums,
     recurrent,
     reduce,
     reduction,
@@ -68,7 +70,7 @@ def _forced() -> Hashable:
         attention, attention_gradients, bfloat16_units, blocks, byte_units, decode_attention, gemm,
         half_product, half_weights, matrix_units, recurrent, sliced,
     )  # fmt: skip
-    others = split_product.forced, row_prologue.everywhere
+    others = split_product.forced, row_prologue.everywhere, gemv.forced, range_sums.forced
     return *others, *(template.forced for template in templates)
 
 
@@ -128,6 +130,10 @@ class VulkanBuilder(PassBuilder):
         if packed is None:
             packed = forms[key] = PackedWeights(constant, weights, fragment, self.target.push_bytes)
         return self._derived(weights, packed, lambda build, seen: build.packed_weights(seen, fragment))
+
+    def counters(self, count: int) -> View:
+        """Numbers of 32 bits for one launch alone: 0 when it begins, and to be 0 when it ends."""
+        return self.buffer(BufferKind.COUNTERS, TensorType(dtypes.UINT32, (count,)))
 
     # -- candidates -----------------------------------------------------------------------------------------
 

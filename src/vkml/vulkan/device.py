@@ -187,6 +187,7 @@ class Device:
         transfer: bool = False,
         again: CommandBuffer | None = None,
         queue: Queue | None = None,
+        has_event: bool = False,
     ) -> CommandRecorder:
         """Starts recording a command buffer.
 
@@ -196,10 +197,12 @@ class Device:
             queue: one of `Context.compute_queues`; None: the first.
             again: a command buffer of the same queue to record anew, which submissions of it then submit;
                 it must not be running.
+            has_event: whether the last command is to set an event, where the device has such: what submits
+                these commands alone then runs them again and again without a semaphore.
         """
         if transfer:
             queue = self.context.transfer_queue
-        return CommandRecorder(self.context, label, queue, again)
+        return CommandRecorder(self.context, label, queue, again, has_event)
 
     def dispatch_table(self, levels: Sequence[Sequence[tuple[Pipeline, int, int]]]) -> DispatchTable:
         """Prepares dispatches for `CommandRecorder.dispatch_table`.

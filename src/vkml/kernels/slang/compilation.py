@@ -51,7 +51,11 @@ class Compilation:
         whole: Compilation | None = None,
     ) -> None:
         self.program = program
-        self.module: Module = Module(shares_memory=bool(phases)) if whole is None else whole.module
+        self.module: Module = (
+            Module(shares_memory=bool(phases), is_coherent=program.is_coherent)
+            if whole is None
+            else whole.module
+        )
         self._records: dict[str, Record] = {}
         self._named: dict[str, Operand] = {}
         self._instances: dict[tuple[object, ...], Instance] = {}
