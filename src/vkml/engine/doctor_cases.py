@@ -380,6 +380,24 @@ def _all() -> Iterator[Case]:
         *high,
     )
     yield case(
+        "convolution",
+        "fp32, precision high, small images",
+        _weighted("Conv", (8, 128, 7, 7), (128, 128, 3, 3), 128, pads=(1, 1, 1, 1), **k3),
+        *high,
+    )
+    yield case(
+        "convolution",
+        "fp32, precision high, three channels",
+        _weighted("Conv", (2, 3, 96, 96), (32, 3, 3, 3), 32, pads=(1, 1, 1, 1), **k3),
+        *high,
+    )
+    yield case(
+        "convolution",
+        "fp32, precision high, 1×1",
+        _weighted("Conv", (4, 128, 28, 28), (128, 128, 1, 1), 128, kernel_shape=(1, 1)),
+        *high,
+    )
+    yield case(
         "convolution", "3×3", _weighted("Conv", (2, 5, 13, 11), (7, 5, 3, 3), 7, pads=(1, 1, 1, 1), **k3)
     )
     yield case(

@@ -13,7 +13,7 @@ from vkml.ir import TensorType
 from vkml.ir.scalar import arithmetic_type
 from vkml.ir.size import typical
 from vkml.ir.windows import Windows
-from vkml.kernels import conv_units
+from vkml.kernels import conv_units, halo_units
 from vkml.kernels.candidates import Candidate, described
 from vkml.kernels.gemm import (
     TILE_K,
@@ -87,6 +87,13 @@ def conv(
 
         return Candidate(choice.label(), choice.time, emit, choice.tile.label())
 
+    def on_halos(choice: halo_units.Choice) -> Candidate:
+        def emit() -> list[View]:
+            _add_bias(build, bias, space, result)
+            return halo_units.launch(build, product, x, weight, windows, geometry, choice)
+
+        return Candidate(choice.label(), choice.time, emit, choice.tile.label())
+
     def in_tiles(why: str) -> Iterator[Candidate]:
         tiled, b, is_tap_major = _gathered(build, replace(product, why_strict=why), x, weight, windows, group)
 
@@ -98,16 +105,22 @@ def conv(
         return tiled_candidates(build.target, tiled, emit)
 
     def candidates() -> Iterator[Candidate]:
+        why_no_halo = halo_units.refusal(build, product, x, weight, windows, group)
+        halos = [] if why_no_halo else halo_units.choices(build.target, product, weight, windows)
         why = conv_units.refusal(build, product, x, weight, group)
-        if why:
-            yield from in_tiles(why)
-        else:
-            rule = conv_units.rule_of(build.target, product)
-            assert rule is not None
+        rule = None if why else conv_units.rule_of(build.target, product)
+        ordinary = _gathered(build, product, x, weight, windows, group)[0] if halos else product
+        first = halo_units.best(build.target, ordinary, halos)
+        if first is not None and (rule is None or halo_units.forced is not None or first.time < rule.time):
+            yield on_halos(first)
+        elif rule is not None:
             yield on_units(rule)
+        else:
+            yield from in_tiles(why)
+        yield from map(on_halos, halos)
         if not conv_units.refusal(build, product, x, weight, group, is_rule=False):
             yield from map(on_units, conv_units.choices(build.target, product))
-        if not why:
+        if first is not None or rule is not None:
             yield from in_tiles("slower")
 
     def question() -> str:

@@ -109,7 +109,7 @@ def launch(
     tile, splits = choice.tile, choice.splits
     batch, filters, pixels = product.space
     m = product.n
-    if weight.is_reversed or _flat(weight) is None:
+    if weight.is_reversed or flat(weight) is None:
         weight = build.contiguous(weight)
     matrix = _matrix(x, weight)
     if weight.buffer.is_constant:
@@ -137,7 +137,7 @@ def launch(
         writer.constant(_block(weight), "BLOCK")
     writer.constant(math.prod(weight.shape[2:]), "TAPS")
     if not weight.buffer.is_constant:
-        _define_guard(writer, weight, packed)
+        define_guard(writer, weight, packed)
     writer.constant(x.strides[1], "CHANNEL_STRIDE")
     define_guess(writer, least)
     start = writer.offset(("image",), x.strides[:1])
@@ -153,7 +153,14 @@ def launch(
     partials = emit_finish(build, writer, product, splits, shape, tile.threads(fragment), outputs, epilogue)
     across, rows = writer.grid(-(-m // tile.m) * -(-filters // tile.n), build.target.max_groups)
     writer.need(*MATRIX_UNIT_NEEDS)
-    files = ("scales", "scale_guesses", "matrix_units_windows", "matrix_units", "shared_results")
+    files = (
+        "scales",
+        "scale_guesses",
+        "matrix_units_windows",
+        "unit_weights",
+        "matrix_units",
+        "shared_results",
+    )
     writer.text("".join(map(template, files if weight.buffer.is_constant else (*files, "exact_results"))))
     build.emit(
         writer.finish(
@@ -171,11 +178,11 @@ def launch(
     return outputs
 
 
-def _define_guard(writer: KernelWriter, weight: View, packed: View) -> None:
+def define_guard(writer: KernelWriter, weight: View, packed: View) -> None:
     """What results need that are computed again, where nothing is known of the weights before the run."""
-    flat = _flat(weight)
-    assert flat is not None
-    pointer, place = writer.read(flat), writer.offset(("n", "channel", "tap"), flat.strides)
+    taps = flat(weight)
+    assert taps is not None
+    pointer, place = writer.read(taps), writer.offset(("n", "channel", "tap"), taps.strides)
     writer.text(
         "#define GUARDED\n"
         f"#define COLUMN_SMALL {writer.read(small_of(packed, weight.shape[0]), reinterpreted_as='int')}\n"
@@ -266,21 +273,21 @@ def _block(weight: View) -> int:
     return CHANNEL_BLOCK if taps > 1 and channels % CHANNEL_BLOCK == 0 else channels
 
 
-def _flat(weight: View) -> View | None:
+def flat(weight: View) -> View | None:
     """(out channels, channels, taps), if strides allow it."""
     return weight.reshape((*weight.shape[:2], math.prod(weight.shape[2:])))
 
 
 def _matrix(x: View, weight: View) -> View:
     """(k, out channels) of weights, or (blocks, taps, channels of a block, out channels)."""
-    flat = _flat(weight)
-    assert flat is not None
-    out, channels, taps = flat.shape
-    far, near, along = flat.strides
+    flattened = flat(weight)
+    assert flattened is not None
+    out, channels, taps = flattened.shape
+    far, near, along = flattened.strides
     if not _has_taps_innermost(x, weight):
         block = _block(weight)
         shape, strides = (channels // block, taps, block, out), (block * near, along, near, far)
-        return replace(flat, shape=shape, strides=strides)
+        return replace(flattened, shape=shape, strides=strides)
     if near == taps * along or channels == 1:
-        return replace(flat, shape=(channels * taps, out), strides=(along, far))
-    return replace(flat, shape=(1, channels, taps, out), strides=(0, near, along, far))
+        return replace(flattened, shape=(channels * taps, out), strides=(along, far))
+    return replace(flattened, shape=(1, channels, taps, out), strides=(0, near, along, far))

@@ -147,6 +147,7 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
         "matrix_units_halves",
         "matrix_units_unscaled",
         "matrix_units_results",
+        "unit_weights",
         "matrix_units",
         "shared_results",
     )

@@ -237,15 +237,21 @@ def refusal(build: VulkanBuilder, product: Product, a: View, b: View, *, is_rule
     return "" if suits else "weights that one scale a column does not suit"
 
 
-def why_no_units(target: Target) -> str:
-    """Why a device multiplies nothing of float32 on matrix units, or an empty string."""
+def why_no_units(target: Target, *, is_forced: bool | None = None) -> str:
+    """Why a device multiplies nothing of float32 on matrix units, or an empty string.
+
+    Args:
+        target: the device.
+        is_forced: whether units of any size will do; None: where a choice is `forced`.
+    """
     fragment = target.fragment
     if target.strict_fp32:
         return "strict fp32"
     if fragment is None:
         return "the device has no matrix units"
     sizes = zip((fragment.m, fragment.n, fragment.k), LEAST_FRAGMENT, strict=True)
-    if forced is None and any(size < least for size, least in sizes):
+    is_forced = forced is not None if is_forced is None else is_forced
+    if not is_forced and any(size < least for size, least in sizes):
         return "the device's matrix units are small"
     missing = set(MATRIX_UNIT_NEEDS) - target.capabilities
     return f"the device lacks {', '.join(sorted(missing))}" if missing else ""
@@ -298,7 +304,7 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
         writer.text(f"static const bool IS_A_ALIGNED = {boolean(_is_aligned(a))};")
         writer.text(f"static const bool IS_K_WHOLE = {is_whole};")
         files = ("scale_guesses", "matrix_units_rows")
-    files = ("scales", *files, "matrix_units_results", "matrix_units", "shared_results")
+    files = ("scales", *files, "matrix_units_results", "unit_weights", "matrix_units", "shared_results")
     define(writer, fragment, choice, (product.m, product.n, product.k), pointers)
     expected = f"{choice.time:.0f} µs expected, else {estimate_ordinary(build.target, product):.0f}"
     how = f"fp16 scaled by rows and columns, fp32 sums; {expected}"

@@ -171,6 +171,8 @@ def define_results(
     outputs: list[View],
     epilogue: Epilogue | None,
     accumulator: str = "float",
+    *,
+    has_fours: bool = True,
 ) -> str:
     """Adds ``Results``, as many neighbours as a lane stores at once, and the function that does.
 
@@ -183,11 +185,12 @@ def define_results(
         outputs: views of what is stored,
         epilogue: by this.
         accumulator: Slang type of a result.
+        has_fours: whether the kernel has results that are neighbours by fours.
 
     Returns:
         The function's name.
     """
-    width = _define_width(writer, space[-1], accumulator)
+    width = _define_width(writer, space[-1] if has_fours else 1, accumulator)
     emit = emit_vector_store if width == 4 else emit_store
     emit(writer, space, outputs, epilogue, accumulator)
     return "store4" if width == 4 else "store"

@@ -168,6 +168,7 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
         "matrix_units_scales",
         "matrix_units_guard",
         "matrix_units_results",
+        "unit_weights",
         "matrix_units",
         "shared_results",
         "exact_results",
