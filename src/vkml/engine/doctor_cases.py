@@ -294,8 +294,10 @@ def _all() -> Iterator[Case]:
         _simple("CumSum", (40, 9), constants=[np.array(0)], reverse=1, exclusive=1),
     )
     yield case("sort", "TopK", _simple("TopK", (3, 2500), constants=[np.array([40])]))
+    yield case("sort", "most of rows", _simple("TopK", (3, 2500), constants=[np.array([2000])]))
     yield case("softmax", "last axis", _simple("Softmax", (5, 1000), axis=-1))
     yield case("softmax", "middle axis", _simple("Softmax", (3, 7, 5), axis=1))
+    yield case("softmax", "long columns", _simple("Softmax", (2100, 36), axis=0))
     yield case("softmax", "fp16", _simple("Softmax", (3, 65), axis=-1, **f16), FLOAT16_TOLERANCE)
     scale, shift = np.linspace(0.5, 1.5, 96, dtype=np.float32), np.linspace(-1, 1, 96, dtype=np.float32)
     yield case(
@@ -495,6 +497,9 @@ def _all() -> Iterator[Case]:
     floor = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     yield case(
         "resize", "nearest", _simple("Resize", (1, 3, 5, 7), constants=double, mode="nearest", **floor)
+    )
+    yield case(
+        "resize", "many results", _simple("Resize", (1, 4, 128, 128), constants=double, mode="linear")
     )
     yield case("resize", "linear", _simple("Resize", (1, 3, 5, 7), constants=double, mode="linear"))
     yield case("recurrent", "LSTM, few units", _recurrent("LSTM", 4, 19))

@@ -15,6 +15,7 @@ from vkml.ir.size import typical
 from vkml.ir.windows import Windows
 from vkml.kernels import conv_units, halo_units
 from vkml.kernels.candidates import Candidate, described
+from vkml.kernels.depthwise import depthwise
 from vkml.kernels.gemm import (
     TILE_K,
     AnyTile,
@@ -28,9 +29,8 @@ from vkml.kernels.gemm import (
     tiled_candidates,
 )
 from vkml.kernels.matrix_units import Choice
-from vkml.kernels.pointwise import emit_store
 from vkml.kernels.views import View
-from vkml.kernels.writer import KernelWriter, compute_type, load_expression, multiply_add, template
+from vkml.kernels.writer import KernelWriter
 
 if TYPE_CHECKING:
     from vkml.lowering.vulkan_builder import VulkanBuilder
@@ -68,16 +68,16 @@ def conv(
     """
     batch, channels = x.shape[:2]
     out_channels = weight.shape[0]
-    spatial, kernel = windows.output, windows.kernel
+    kernel, pixels = windows.kernel, math.prod(windows.output)
+    space = (batch, out_channels, pixels)
     geometry = constants_of(windows)
     if weight.buffer.is_constant or (group == channels and weight.shape[1] == 1):
         weight = build.contiguous(weight)
     if group == channels and weight.shape[1] == 1:
-        return _depthwise(build, x, weight, bias, result, spatial, geometry)
-    pixels = math.prod(spatial)
+        _add_bias(build, bias, space, result)
+        return depthwise(build, x, weight, result, windows, geometry)
     per_group = out_channels // group
     steps = weight.shape[1] * math.prod(kernel)
-    space = (batch, out_channels, pixels)
     product = convolution(x, windows, group, per_group, steps, result)
 
     def on_units(choice: Choice) -> Candidate:
@@ -359,47 +359,3 @@ def _window_operand(
 
     # Lanes follow memory: along columns, or along windows that are wider, as in gradients by weights.
     return Operand(declare, geometry["OW"] >= geometry["KW"])
-
-
-def _depthwise(
-    build: VulkanBuilder,
-    x: View,
-    weight: View,
-    bias: View | None,
-    result: TensorType,
-    spatial: tuple[int, ...],
-    geometry: dict[str, int],
-) -> list[View]:
-    """One thread an output element; the window's reads hit the cache."""
-    batch, channels = x.shape[:2]
-    out_channels = weight.shape[0]
-    pixels = math.prod(spatial)
-    space = (batch, out_channels, pixels)
-
-    _add_bias(build, bias, space, result)
-    epilogue, outputs = build.take_epilogue(result)
-    writer = build.writer()
-    accumulator = arithmetic_type(x.dtype)
-    writer.text(f"typealias Accumulator = {compute_type(accumulator)};")
-    writer.text(multiply_add(accumulator))
-    for name, value in geometry.items():
-        writer.constant(value, name)
-    total = math.prod(space)
-    writer.constant(total, "TOTAL")
-    writer.constant(pixels, "PIXELS")
-    writer.constant(out_channels, "CHANNELS")
-    multiplier = writer.constant(out_channels // channels)
-    image = writer.read(x)
-    taps = writer.read(weight)
-    start = writer.offset(("image", f"(channel / {multiplier})"), x.strides[:2])
-    place = writer.offset(("d", "h", "w"), x.strides[2:])
-    element = load_expression(image, f"start + {place}", x.dtype)
-    tap = load_expression(taps, "at + (kd * KH + kh) * KW + kw", weight.dtype)
-    writer.text(f"Accumulator load_image(int start, int d, int h, int w) {{ return {element}; }}")
-    writer.text(f"Accumulator load_tap(int at, int kd, int kh, int kw) {{ return {tap}; }}")
-    writer.text(f"int image_start(int image, int channel) {{ return {start}; }}")
-    emit_store(writer, space, outputs, epilogue, compute_type(accumulator))
-    writer.text(template("depthwise"))
-    across, rows = writer.grid(-(-total // 128), build.target.max_groups)
-    build.emit(writer.finish("depthwise", (across, rows, 1), variant="direct", reason="one channel a group"))
-    return outputs

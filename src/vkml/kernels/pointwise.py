@@ -357,24 +357,25 @@ def emit_vector_store(
     epilogue: Epilogue | None,
     accumulator: str = "float",
     name: str = "store4",
+    width: int = 4,
 ) -> None:
-    """Adds ``void NAME(int c0, …, float4 x4)``: as `emit_store`, four neighbours along the last coordinate.
+    """Adds ``void NAME(int c0, …, float4 xs)``: as `emit_store`, neighbours along the last coordinate.
 
-    The last coordinate is a multiple of four; neighbours beyond the last size are left out.
+    There are `width`, and the coordinate is a multiple of that; those beyond the last size are left out.
     """
     coordinates = tuple(f"c{axis}" for axis in range(len(sizes)))
     last = coordinates[-1]
-    is_whole = is_multiple(sizes[-1], 4)
-    in_vectors = (*coordinates[:-1], f"uint({last}) / 4")
+    is_whole = is_multiple(sizes[-1], width)
+    in_vectors = (*coordinates[:-1], f"uint({last}) / {width}")
     in_lane = (*coordinates[:-1], f"({last} + lane)")
 
     def is_vector(view: View) -> bool:
         others = (*view.strides[:-1], view.offset)
-        is_aligned = view.itemsize <= 4 and all(is_multiple(number, 4) for number in others)
+        is_aligned = view.itemsize * width <= 16 and all(is_multiple(number, width) for number in others)
         return is_whole and view.strides[-1] == 1 and is_aligned
 
     def at_vector(view: View) -> str:
-        return writer.offset(in_vectors, (*(step // 4 for step in view.strides[:-1]), 1))
+        return writer.offset(in_vectors, (*(step // width for step in view.strides[:-1]), 1))
 
     before, inside, after = [], [], []
     results = ["x"]
@@ -384,10 +385,10 @@ def emit_vector_store(
             view = on_space(leaf, sizes)
             variable, type_ = f"leaf{len(bound)}", compute_type(view.dtype)
             if is_vector(view):
-                pointer = writer.read(view, width=4, in_place=True)
+                pointer = writer.read(view, width=width, in_place=True)
                 before.append(
-                    f"    vector<{storage_type(view.dtype)}, 4> {variable}v = "
-                    f"loadAligned<{4 * view.itemsize}>({pointer} + ({at_vector(view)}));"
+                    f"    vector<{storage_type(view.dtype)}, {width}> {variable}v = "
+                    f"loadAligned<{width * view.itemsize}>({pointer} + ({at_vector(view)}));"
                 )
                 inside.append(f"        {type_} {variable} = {loaded(f'{variable}v[lane]', view.dtype)};")
             else:
@@ -404,10 +405,12 @@ def emit_vector_store(
         view = on_space(output, sizes)
         value = store_expression(result, output.dtype)
         if is_vector(view):
-            pointer, made = writer.write(view, width=4), f"y{index}"
-            before.append(f"    vector<{storage_type(view.dtype)}, 4> {made};")
+            pointer, made = writer.write(view, width=width), f"y{index}"
+            before.append(f"    vector<{storage_type(view.dtype)}, {width}> {made};")
             inside.append(f"        {made}[lane] = {value};")
-            after.append(f"    storeAligned<{4 * view.itemsize}>({pointer} + ({at_vector(view)}), {made});")
+            after.append(
+                f"    storeAligned<{width * view.itemsize}>({pointer} + ({at_vector(view)}), {made});"
+            )
         else:
             inside.append(f"        {writer.write(view)}[{writer.offset(in_lane, view.strides)}] = {value};")
     guard = [] if is_whole else [f"        if ({last} + lane >= {writer.constant(sizes[-1])}) continue;"]
@@ -415,13 +418,13 @@ def emit_vector_store(
     writer.text(
         "\n".join(
             [
-                f"void {name}({arguments}, vector<{accumulator}, 4> x4)",
+                f"void {name}({arguments}, vector<{accumulator}, {width}> xs)",
                 "{",
                 *before,
-                "    [ForceUnroll] for (int lane = 0; lane < 4; ++lane)",
+                f"    [ForceUnroll] for (int lane = 0; lane < {width}; ++lane)",
                 "    {",
                 *guard,
-                f"        {accumulator} x = x4[lane];",
+                f"        {accumulator} x = xs[lane];",
                 *inside,
                 "    }",
                 *after,
