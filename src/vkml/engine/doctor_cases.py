@@ -498,9 +498,7 @@ def _all() -> Iterator[Case]:
     yield case(
         "resize", "nearest", _simple("Resize", (1, 3, 5, 7), constants=double, mode="nearest", **floor)
     )
-    yield case(
-        "resize", "many results", _simple("Resize", (1, 4, 128, 128), constants=double, mode="linear")
-    )
+    yield case("resize", "many results", _simple("Resize", (1, 4, 128, 128), constants=double, mode="linear"))
     yield case("resize", "linear", _simple("Resize", (1, 3, 5, 7), constants=double, mode="linear"))
     yield case("recurrent", "LSTM, few units", _recurrent("LSTM", 4, 19))
     yield case("recurrent", "LSTM, many units", _recurrent("LSTM", 4, 200))
