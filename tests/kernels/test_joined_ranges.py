@@ -46,9 +46,10 @@ def normal(seed: int, *shape: int) -> Array:
     return np.random.default_rng(seed).standard_normal(shape, np.float32)
 
 
-def product(m: int, k: int, n: int, *, is_constant: bool = False, dtype: Any = np.float32) -> Model:
+def product(m: int, k: int, n: int, *batch: int, is_constant: bool = False, dtype: Any = np.float32) -> Model:
     """A product with a bias and Relu behind it."""
-    a, b, bias = normal(1, m, k).astype(dtype), normal(2, k, n).astype(dtype), normal(3, n).astype(dtype)
+    shapes = (*batch, m, k), (*batch, k, n), (n,)
+    a, b, bias = (normal(seed, *shape).astype(dtype) for seed, shape in enumerate(shapes, 1))
     sketch = Sketch("product")
     kind = dtypes.from_numpy(a.dtype)
     left = sketch.input("a", a.shape, kind)
@@ -144,6 +145,7 @@ CASES: dict[str, tuple[Force, Model, str]] = {
     "convolution on units": (of_units, convolution(32, 36, 8, 1), "high"),
     "convolution on units, odd": (of_units, convolution(16, 20, 7, 3), "high"),
     "pieces": (of_pieces, product(37, 260, 44), "highest"),
+    "pieces, batches": (of_pieces, product(20, 101, 37, 3), "highest"),
     "halves": (of_halves, product(40, 264, 48, dtype=np.float16), "high"),
     "bfloat16": (of_bfloat16, product(37, 100, 44), "highest"),
     "bytes": (of_bytes, bytes_product(70, 260, 36), "high"),
