@@ -28,7 +28,6 @@ from vkml.kernels import (
     sliced,
     split_product,
 )
-from vkml.kernels.split_rows import BLOCK
 from vkml.kernels.views import Buffer, BufferKind, View
 from vkml.lowering.kept import forget_lowerings
 from vkml.lowering.target import Target
@@ -90,7 +89,7 @@ def of_units(device: str, patch: pytest.MonkeyPatch) -> None:
 
 def of_pieces(device: str, patch: pytest.MonkeyPatch) -> None:
     [fragment, *_] = fragments(device)
-    tile = split_product.Tile(2 * fragment.m, 2 * fragment.n, BLOCK, fragment.m, fragment.n, 2, 100, 0.5)
+    tile = matrix_units.Tile(max(16, fragment.m), 16, 2, 1, 32, 1, 1.0, 0.5, 2)
     patch.setattr(split_product, "forced", (tile, 3))
 
 

@@ -36,6 +36,9 @@ void main(uint3 group : SV_GroupID, uint thread : SV_GroupIndex)
 """
 
 
+BRANCH_CONDITIONAL = 250
+
+
 def opcodes(code: bytes) -> list[int]:
     return [instruction.opcode for instruction in instructions(words_of(code))]
 
@@ -465,6 +468,23 @@ ARITHMETIC = """
     found[6] = x - x;
     found[7] = x + 0.0;
     push.y[i] = asint(found[i]);"""
+
+
+@pytest.mark.parametrize(
+    ("statements", "branches"),
+    [
+        ("int a[2] = { push.n, 7 }; push.y[i] = i > 3 ? a[0] : a[1];", 0),
+        ("uint4 a[2]; a[1] = uint4(i); push.y[i] = int(i > 3 && a[1].x == 5 ? a[1][2] : a[1].w);", 0),
+        ("int a[2] = { push.n, 7 }; push.y[i] = i > 3 ? a[i] : 2;", 1),  # an index that may lie outside
+        ("push.y[i] = i > 3 ? push.x[0] : 2;", 1),
+        ("push.y[i] = i > 3 ? room[0] : 2;", 1),
+        ("[ForceUnroll] for (int k = 0; k < 2; ++k) push.y[i] += i > k ? push.x[k] : 2;", 2),
+    ],
+)
+def test_what_is_in_registers_is_selected(statements: str, branches: int) -> None:
+    """Elsewhere it is branched round: memory that is not wanted may not be read."""
+    found = of_text(statements, "groupshared int room[4];")
+    assert found.count(BRANCH_CONDITIONAL) == branches
 
 
 def test_arithmetic_is_compiled_as_it_is_written() -> None:

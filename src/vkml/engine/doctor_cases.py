@@ -346,13 +346,14 @@ def _all() -> Iterator[Case]:
     )
     yield case("matmul", "two of the same rows, precision high", _same_rows, *high)
     yield case("matmul", "two operands, precision high", _simple("MatMul", (380, 510), (510, 770)), *high)
-    yield case(
-        "matmul",
-        "two operands, fp16, precision high",
-        _simple("MatMul", (380, 510), (510, 770), **f16),
-        FLOAT16_TOLERANCE,
-        "high",
-    )
+    for words, k, n in (("", 510, 770), (" in whole words", 512, 768)):
+        yield case(
+            "matmul",
+            f"two operands{words}, fp16, precision high",
+            _simple("MatMul", (380, k), (k, n), **f16),
+            FLOAT16_TOLERANCE,
+            "high",
+        )
     yield case(
         "matmul",
         "constant weights, fp16, precision high",

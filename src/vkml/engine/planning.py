@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from vkml.cpu.native.executable import instruction_set
 from vkml.cpu.pool import shared_pool
+from vkml.engine.ahead import compiled_ahead
 from vkml.engine.cpu_bound import CpuBound
 from vkml.engine.flight import Queues
 from vkml.engine.overlap import cut_for_overlap, stages, with_copies
@@ -326,14 +327,26 @@ def _bind(
     target = site.target
     if site.tuning is not None and sizes is None:
         target = site.tuning.target_for(piece, graph.types, graph.constants, target)
-    lowered = lower(piece, graph.types, graph.constants, target, options.guard_bytes, sizes, graph.donated)
-    return VulkanBound(
-        lowered,
-        site.device,
-        site.weights,
-        guard_bytes=options.guard_bytes,
-        progress=options.progress,
-        memory_limit=options.memory_limit,
-        time_limit=options.run_time_limit if math.isfinite(options.run_time_limit) else None,
-        queue=queue,
-    )
+    with compiled_ahead(site.open, site.opened) as ahead:
+        lowered = lower(
+            piece,
+            graph.types,
+            graph.constants,
+            target,
+            options.guard_bytes,
+            sizes,
+            graph.donated,
+            ahead.launch,
+        )
+        ahead.want_all([launch.kernel for launch in lowered.dispatches])
+        return VulkanBound(
+            lowered,
+            site.device,
+            site.weights,
+            guard_bytes=options.guard_bytes,
+            progress=options.progress,
+            memory_limit=options.memory_limit,
+            time_limit=options.run_time_limit if math.isfinite(options.run_time_limit) else None,
+            queue=queue,
+            ahead=ahead,
+        )

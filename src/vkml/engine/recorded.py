@@ -24,7 +24,10 @@ from vkml.lowering.numbers import Number, Numbers
 from vkml.lowering.plan import VulkanProgram
 
 if TYPE_CHECKING:
+    from vkml.engine.ahead import Ahead
     from vkml.engine.options import Progress
+    from vkml.ir import Constant
+    from vkml.kernels.spec import KernelSpec
     from vkml.vulkan import (
         CommandBuffer,
         CommandRecorder,
@@ -70,6 +73,7 @@ class RecordedProgram:
         memory_limit: float | None = None,
         time_limit: float | None = None,
         queue: Queue | None = None,
+        ahead: Ahead | None = None,
     ) -> None:
         self.device = device.info.name
         self.program = program
@@ -96,7 +100,7 @@ class RecordedProgram:
         self._latest: Binding | None = None
         """Whose numbers kernels find in memory."""
         try:
-            self._build(weights, progress)
+            self._build(weights, progress, ahead)
         except BaseException:
             self.close()
             raise
@@ -109,19 +113,23 @@ class RecordedProgram:
         lease, self._lease = self._lease, ()
         self._weights.release(lease)
 
-    def _build(self, weights: WeightStore, progress: Progress | None) -> None:
+    def _build(self, weights: WeightStore, progress: Progress | None, ahead: Ahead | None) -> None:
         program = self.program
-        kernels = list({id(d.kernel): d.kernel for d in program.dispatches}.values())
         used = {view.buffer for d in program.dispatches for view in (*d.reads, *d.writes)}
         constants = [
             b.constant
             for b in program.buffers
             if b.kind is BufferKind.CONSTANT and b.constant is not None and b in used
         ]
-        # Those that pack weights, too: by itself each would take as long as all of them take together.
-        kernels += weights.packing_kernels(constants)
-        pipelines = compile_kernels(self.on, kernels, self._pipelines, progress)
+        kernels = self._kernels(weights, constants)
+        if ahead is not None:
+            ahead.want_all(kernels)
+        # Weights go there while kernels are compiled.
         self._lease = weights.add(constants)
+        if ahead is not None:
+            ahead.wait_for(kernels, progress)
+            progress = None
+        pipelines = compile_kernels(self.on, kernels, self._pipelines, progress)
         self._used = used
         self._given = [b for b in program.buffers if b.kind is BufferKind.SIZES and b in used]
         """What the host computes from open sizes."""
@@ -145,6 +153,11 @@ class RecordedProgram:
         self._compute = numbers.compiled(program.symbols)
         if not program.symbols:
             self.bind(())
+
+    def _kernels(self, weights: WeightStore, constants: Sequence[Constant]) -> list[KernelSpec]:
+        """Those that pack weights, too: by itself each would take as long as all of them take together."""
+        kernels = list({id(launch.kernel): launch.kernel for launch in self.program.dispatches}.values())
+        return [*weights.packing_kernels(constants), *kernels]
 
     def bind(self, values: tuple[int, ...], outside: Addresses = ()) -> Binding:
         """The program for these values of its symbols.

@@ -120,6 +120,8 @@ class Bench:
         self._base = 0
         self._kept: list[Memory] = []
         self._flushed: tuple[Memory, Memory] | None = None
+        self.is_cold = is_cold
+        """Whether caches are emptied, by which the bandwidth becomes known."""
         try:
             if is_cold:
                 self._flushed = self._allocate(CACHE_BYTES), self._allocate(CACHE_BYTES)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from vkml.ir import dtypes
+from vkml.ir import TensorType, dtypes
 from vkml.ir.size import Size, is_multiple, typical
 from vkml.ir.windows import Windows
 from vkml.kernels import matrix_units, range_sums
@@ -218,14 +219,13 @@ def rule_of(target: Target, product: Product) -> Choice | None:
 
 def choices(target: Target, product: Product) -> list[Choice]:
     """Tiles and ranges of K. Pixels are the matrix units' rows, filters their columns."""
+    m, n, k = (typical(size) for size in (product.n, product.m, product.k))
     fragment = target.fragment
     assert fragment is not None
-    turned = replace(product, m=product.n, n=product.m)
-    found = matrix_units.choices(target, fragment, turned, lambda tile: fits(tile, fragment), (False,), TILES)
     return [
         replace(
             choice,
-            time=_estimate(target, fragment, choice, turned)
+            time=choice.time
             + range_sums.microseconds(
                 target,
                 product,
@@ -234,14 +234,23 @@ def choices(target: Target, product: Product) -> list[Choice]:
                 choice.tile.threads(fragment),
             ),
         )
-        for choice in found
+        for choice in _choices(target, m, n, k, matrix_units.forced)
     ]
 
 
-def _estimate(target: Target, fragment: Fragment, choice: Choice, product: Product) -> float:
+@functools.lru_cache(maxsize=512)
+def _choices(target: Target, m: int, n: int, k: int, forced: Choice | None) -> tuple[Choice, ...]:
+    """Each is asked for when nodes are placed and when they are lowered, twice."""
+    fragment = target.fragment
+    assert fragment is not None
+    sizes = Product(1, m, n, k, dtypes.FLOAT32, TensorType(dtypes.FLOAT32, (n, m)), (1, n, m), "n, m", "conv")
+    found = matrix_units.choices(target, fragment, sizes, lambda tile: fits(tile, fragment), (False,), TILES)
+    return tuple(replace(each, time=_estimate(target, fragment, each, m, n, k)) for each in found)
+
+
+def _estimate(target: Target, fragment: Fragment, choice: Choice, m: int, n: int, k: int) -> float:
     """Microseconds; what is before a workgroup's steps is as if it had read all of its rows once."""
     tile, splits = choice.tile, choice.splits
-    m, n, k = (typical(size) for size in (product.m, product.n, product.k))
     read = 4 * tile.m * -(-k // splits) * matrix_units.resident(target, fragment, tile) / READ_BY_ONE
     return matrix_units.estimate_waves(target, fragment, tile, splits, m, n, k, LOOK + read)
 

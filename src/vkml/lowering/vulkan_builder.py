@@ -102,13 +102,16 @@ class VulkanBuilder(PassBuilder):
     Args:
         target: the device.
         trials: receives the launches of all candidates, for measuring; of a builder that makes no program.
+        keeps_pieces: whether constants may lie on the device in pieces of fp16 besides as they are.
     """
 
     makes = "Vulkan kernel"
 
-    def __init__(self, target: Target, trials: Trials | None = None) -> None:
-        super().__init__((target, target.holds_elements_once, target.fragment_layouts, _forced()))
+    def __init__(self, target: Target, trials: Trials | None = None, *, keeps_pieces: bool = False) -> None:
+        asked = target.holds_elements_once, target.fragment_layouts
+        super().__init__((target, *asked, keeps_pieces, _forced()))
         self.target = target
+        self.keeps_pieces = keeps_pieces
         self.keeps_lowerings = trials is None
         self.trials = trials
         self._wants_prologue = False
@@ -120,16 +123,21 @@ class VulkanBuilder(PassBuilder):
     def require_storage(self, dtype: DType) -> None:
         storage_type(dtype)
 
-    def packed_weights(self, weights: View, fragment: Fragment) -> View:
-        """A constant's weights (k, n) as matrix units want them, packed once for all plans."""
+    def packed_weights(self, weights: View, fragment: Fragment, pieces: int = 0) -> View:
+        """A constant's weights (k, n) as matrix units want them, packed once for all plans.
+
+        Arguments are those of `PackedWeights`.
+        """
         constant = weights.buffer.constant
         assert constant is not None
-        key = f"packed {weights.shape} {weights.strides} {weights.offset} {fragment}"
+        key = f"packed {weights.shape} {weights.strides} {weights.offset} {fragment} {pieces}"
         forms = prepared_forms(constant)
         packed = forms.get(key)
         if packed is None:
-            packed = forms[key] = PackedWeights(constant, weights, fragment, self.target.push_bytes)
-        return self._derived(weights, packed, lambda build, seen: build.packed_weights(seen, fragment))
+            packed = forms[key] = PackedWeights(constant, weights, fragment, self.target.push_bytes, pieces)
+        return self._derived(
+            weights, packed, lambda build, seen: build.packed_weights(seen, fragment, pieces)
+        )
 
     def counters(self, count: int) -> View:
         """Numbers of 32 bits for one launch alone: 0 when it begins, and to be 0 when it ends."""

@@ -22,7 +22,7 @@ from vkml.vulkan.loader import Functions, process_lock
 from vkml.vulkan.queues import NativeCalls, Queue, choose_families
 from vkml.vulkan.structures import NULL, chain, ffi, handle_number, structure, text
 
-MOST_QUEUES = 4
+MOST_QUEUES = 2
 """Queues that compute, which take turns: barriers in one do not hold up what another runs."""
 _SECONDS_AT_EXIT = 20.0
 """How long the end of the process waits for a device that was given up."""

@@ -5,9 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Hashable, Sequence
 from types import TracebackType
-from typing import Any
-
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any
 
 from vkml.vulkan.commands import CommandBuffer, CommandRecorder, DispatchTable
 from vkml.vulkan.context import Context
@@ -18,6 +16,9 @@ from vkml.vulkan.profiling import TimestampPool
 from vkml.vulkan.queues import NativeCalls, Queue
 from vkml.vulkan.submission import Submission, Timeline
 from vkml.vulkan.transfer import Transfers
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 
 class Device:
