@@ -544,7 +544,11 @@ def _text(
     for letter, sizes in (("K", operand.kernel), ("S", windows.strides), ("D", windows.dilations)):
         numbers |= {f"{letter}H": sizes[1], f"{letter}W": sizes[2]}
     lines = [f"static const int {name} = {value};" for name, value in numbers.items()]
-    lines += [f"#define STAGES {tile.stages}", f"#define IS_LINEAR {int(not tile.across)}"]
+    lines += [
+        f"#define STAGES {tile.stages}",
+        f"#define IS_LINEAR {int(not tile.across)}",
+        "#define PIECES 1",
+    ]
     lines.append(f"typealias Element = {fragment.slang_element};")
     lines += [f"#define {name} {pointer}" for name, pointer in pointers.items()]
     lines.append(f"#define N_BLOCKS ((N + {COLUMN_PADDING - 1}) / {COLUMN_PADDING} * {COLUMN_PADDING // 8})")
