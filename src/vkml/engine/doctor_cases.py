@@ -356,6 +356,11 @@ def _all() -> Iterator[Case]:
             FLOAT16_TOLERANCE,
             "high",
         )
+    # More than a pass over one of them would gain.
+    squares = _simple("MatMul", (768, 768), (768, 768), **f16)
+    yield case("matmul", "two operands, many, fp16, precision high", squares, FLOAT16_TOLERANCE, "high")
+    across = _simple("Gemm", (512, 768), (512, 768), transA=1)
+    yield case("matmul", "rows across memory, precision high", across, *high)
     yield case(
         "matmul",
         "constant weights, fp16, precision high",

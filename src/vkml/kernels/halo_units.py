@@ -539,7 +539,6 @@ def _text(
         "CHANNELS_THERE": operand.channels_there,
         "KW_THERE": windows.kernel[2],
         "BAND": BAND,
-        "PIECES": 1,
     }
     for letter, sizes in (("K", operand.kernel), ("S", windows.strides), ("D", windows.dilations)):
         numbers |= {f"{letter}H": sizes[1], f"{letter}W": sizes[2]}
