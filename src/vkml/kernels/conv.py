@@ -9,25 +9,29 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vkml.ir import TensorType
+from vkml.ir import TensorType, dtypes
+from vkml.ir.lowering import CannotLower
 from vkml.ir.scalar import arithmetic_type
 from vkml.ir.size import typical
 from vkml.ir.windows import Windows
-from vkml.kernels import conv_units
+from vkml.kernels import conv_units, direct_conv, separable
 from vkml.kernels.candidates import Candidate, described
 from vkml.kernels.gemm import (
+    LAUNCH,
     TILE_K,
     AnyTile,
     Operand,
     Product,
     aligned,
     emit_reader,
+    estimate_ordinary,
     fills_vectors,
     launch,
     matrix_operand,
     tiled_candidates,
 )
-from vkml.kernels.matrix_units import Choice
+from vkml.kernels.links import Link
+from vkml.kernels.matrix_units import Choice, why_no_units
 from vkml.kernels.pointwise import emit_store
 from vkml.kernels.views import View
 from vkml.kernels.writer import KernelWriter, compute_type, load_expression, multiply_add, template
@@ -66,10 +70,17 @@ def conv(
         windows: over depth, height and width.
         group: number of groups.
     """
+    middle = build.stand_ins.take_link(x)
+    if middle is not None:
+        last = Link(x, weight, bias, windows, group)
+        return separable.launch(build, build.stand_ins.take_link(middle.x), middle, last, result)
     batch, channels = x.shape[:2]
     out_channels = weight.shape[0]
     spatial, kernel = windows.output, windows.kernel
     geometry = constants_of(windows)
+    direct = _direct(build, Link(x, weight, bias, windows, group), result)
+    if direct is not None:
+        return direct
     if weight.buffer.is_constant or (group == channels and weight.shape[1] == 1):
         weight = build.contiguous(weight)
     if group == channels and weight.shape[1] == 1:
@@ -115,6 +126,54 @@ def conv(
         return f"conv {described(x)} by {described(weight)}, {group} groups, windows {window}, to {space}"
 
     return build.select(question, candidates)
+
+
+def pooled(
+    build: VulkanBuilder, link: Link, result: TensorType, pool: Windows, how: str, *, counts_padding: bool
+) -> list[View]:
+    """A convolution and what pools its results, in one launch; `CannotLower` where two are better."""
+    why = direct_conv.refusal(link, pool)
+    if how not in ("max", "average") or (counts_padding and (any(pool.pads_begin) or any(pool.pads_end))):
+        why = "pooling of another kind"
+    if why:
+        raise CannotLower(f"a convolution that would be pooled at once: {why}")
+    sizes = direct_conv.sizes_of(link, pool)
+    shape = direct_conv.choose(build.target, sizes)
+    if shape is None or not _is_little(build, link, sizes, shape, LAUNCH + 0.7):
+        raise CannotLower("a convolution that is faster apart from what pools it")
+    return direct_conv.launch(build, link, pool, how, result, shape)
+
+
+def _direct(build: VulkanBuilder, link: Link, result: TensorType) -> list[View] | None:
+    """A convolution of so little work that threads without tiles are done first; None for others."""
+    alone = direct_conv.each_alone(link.windows.output)
+    if direct_conv.refusal(link, alone):
+        return None
+    sizes = direct_conv.sizes_of(link, alone)
+    shape = direct_conv.choose(build.target, sizes)
+    if shape is None or not _is_little(build, link, sizes, shape, 0.0):
+        return None
+    return direct_conv.launch(build, link, alone, "", result, shape)
+
+
+def _is_little(
+    build: VulkanBuilder,
+    link: Link,
+    sizes: direct_conv.Sizes,
+    shape: direct_conv.Shape,
+    behind: float,
+) -> bool:
+    """Whether a direct launch is expected to be faster than tiles, and what takes so many microseconds behind."""
+    if direct_conv.forced is not None:
+        return True
+    time = direct_conv.estimate(build.target, sizes, shape)
+    steps, pixels = sizes.channels * link.windows.taps, sizes.batch * math.prod(link.windows.output)
+    product = Product(1, link.filters, pixels, steps, dtypes.FLOAT32, link.x.type, (), "", "conv")
+    apart = estimate_ordinary(build.target, product)
+    units = None if why_no_units(build.target) else conv_units.rule_of(build.target, product)
+    if units is not None:
+        apart = min(apart, units.time)
+    return time < apart + behind
 
 
 def _gathered(
