@@ -83,7 +83,9 @@ def test_one_launch_is_what_two_are(
     np.testing.assert_allclose(made, expected, rtol=1e-5, atol=1e-6 * np.abs(expected).max())
 
 
-def test_what_is_not_a_number_is_the_greatest(vulkan_device_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_a_number_is_the_greatest(
+    vulkan_device_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     graph, shape = CASES["pooled"]
     x = given(graph)
     x[0, 0, 0, 0], x[0, 1, 4, 5], x[0, 0, 7, 9] = np.nan, np.inf, -np.inf

@@ -69,7 +69,10 @@ CASES = {
     "dilated": (block(4, 8, 3, (9, 9), kernel=3, dilation=2, pads=(2, 2, 2, 2)), Shape(3, 8, 128)),
     "wide windows": (block(4, 8, 3, (8, 8), kernel=5, pads=(2, 2, 2, 2)), Shape(3, 8, 128)),
     "even windows": (block(4, 8, 3, (8, 8), kernel=2, pads=(0, 0, 0, 0)), Shape(3, 8, 128)),
-    "a stride beyond windows": (block(4, 8, 3, (9, 9), kernel=1, stride=3, pads=(0, 0, 0, 0)), Shape(1, 8, 128)),
+    "a stride beyond windows": (
+        block(4, 8, 3, (9, 9), kernel=1, stride=3, pads=(0, 0, 0, 0)),
+        Shape(1, 8, 128),
+    ),
     "pads beyond the image": (block(4, 8, 3, (3, 3), kernel=3, pads=(3, 3, 3, 3)), Shape(1, 8, 128)),
     "batch": (block(8, 16, 8, (6, 6), batch=3, adds=True), Shape(3, 8, 256)),
     "batch without partial sums": (block(8, 16, 8, (6, 6), batch=3, adds=True), Shape(3, 16, 256)),
@@ -87,7 +90,9 @@ def labels(session: vkml.InferenceSession) -> list[str]:
 
 
 def run(graph: Graph, device: str, x: np.ndarray, precision: str = "highest") -> tuple[np.ndarray, list[str]]:
-    with vkml.InferenceSession(save_graph(graph), devices=device, strict=True, precision=precision) as session:
+    with vkml.InferenceSession(
+        save_graph(graph), devices=device, strict=True, precision=precision
+    ) as session:
         [made] = session.run(None, {"x": x})
         again = session.run(None, {"x": x})[0]
         assert made.tobytes() == again.tobytes()
@@ -109,6 +114,8 @@ def test_one_launch_is_what_three_are(
     assert "separable" not in apart
     monkeypatch.setattr(separable, "forced", shape)
     made, together = run(graph, vulkan_device_name, x)
-    inner = graph.constants[next(node for node in graph.nodes if node.attributes.get("group", 1) > 1).inputs[1]]
+    inner = graph.constants[
+        next(node for node in graph.nodes if node.attributes.get("group", 1) > 1).inputs[1]
+    ]
     assert together == ["separable", *["add_partials"] * (inner.shape[0] > shape.channels)]
     np.testing.assert_allclose(made, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from vkml.ir.lowering import CannotLower
 from vkml.ir.scalar import arithmetic_type
 from vkml.ir.size import typical
 from vkml.ir.windows import Windows
-from vkml.kernels import conv_units, direct_conv, separable
+from vkml.kernels import channel_means, conv_units, direct_conv, separable
 from vkml.kernels.candidates import Candidate, described
 from vkml.kernels.gemm import (
     LAUNCH,
@@ -142,6 +142,15 @@ def pooled(
     if shape is None or not _is_little(build, link, sizes, shape, LAUNCH + 0.7):
         raise CannotLower("a convolution that is faster apart from what pools it")
     return direct_conv.launch(build, link, pool, how, result, shape)
+
+
+def reduced(
+    build: VulkanBuilder, link: Link, result: TensorType, name: str, axes: Sequence[int]
+) -> list[View]:
+    """A convolution whose results are reduced, in one launch; `CannotLower` where two are better."""
+    if name != "Mean" or tuple(axes) != tuple(range(2, result.rank)) or result.dims[2:] != (1,) * len(axes):
+        raise CannotLower("a convolution that would be reduced at once: no means over all pixels")
+    return channel_means.launch(build, link, result)
 
 
 def _direct(build: VulkanBuilder, link: Link, result: TensorType) -> list[View] | None:

@@ -147,7 +147,13 @@ def estimate(target: Target, sizes: Sizes, shape: Shape) -> float:
     channels = -(-sizes.channels // shape.slices)
     loads = sizes.conv.taps + 3 * sizes.seen
     sums = sizes.results * sizes.conv.taps * shape.filters
-    subgroups = -(-sizes.windows // shape.windows) * (sizes.filters // shape.filters) * shape.windows * shape.slices / 32
+    subgroups = (
+        -(-sizes.windows // shape.windows)
+        * (sizes.filters // shape.filters)
+        * shape.windows
+        * shape.slices
+        / 32
+    )
     each = channels * (loads + sums) + sizes.results * shape.filters * (3 if shape.slices > 1 else 1)
     # Four subgroups' instructions a cycle, of as many as a processor has; one alone has every other.
     work = max(subgroups / target.processors / 4, 1) * each * 1.3
@@ -178,7 +184,9 @@ def launch(
         weight, f"direct {shape.filters}", functools.partial(_in_blocks, filters=shape.filters)
     )
     weights = writer.read(arranged, width=shape.filters)
-    load = f"float({weights}[at])" if shape.filters == 1 else f"loadAligned<{4 * shape.filters}>({weights} + at)"
+    load = (
+        f"float({weights}[at])" if shape.filters == 1 else f"loadAligned<{4 * shape.filters}>({weights} + at)"
+    )
     numbers = {
         "WINDOWS": shape.windows, "SLICES": shape.slices, "FILTERS_A_THREAD": shape.filters,
         "KH": conv.kernel[1], "KW": conv.kernel[2], "POOL_H": pool.kernel[1], "POOL_W": pool.kernel[2],

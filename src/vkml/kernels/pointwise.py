@@ -348,7 +348,9 @@ def emit_value(writer: KernelWriter, name: str, sizes: tuple[int, ...], epilogue
     lines, values = [], ["x0"]
     if epilogue is not None:
         bound = {epilogue.result: "x0"}
-        lines, values = _applied(writer, sizes, coordinates, epilogue.body, epilogue.leaves, bound, in_place=False)
+        lines, values = _applied(
+            writer, sizes, coordinates, epilogue.body, epilogue.leaves, bound, in_place=False
+        )
     [value] = values
     arguments = ", ".join([*(f"int {c}" for c in coordinates), "float x0"])
     writer.text("\n".join([f"float {name}({arguments})", "{", *lines, f"    return {value};", "}"]))

@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from vkml.dataclasses import dataclass
 from vkml.ir import TensorType, dtypes
 from vkml.ir.lowering import CannotLower
 from vkml.ir.size import Size
 from vkml.ir.windows import Windows
+from vkml.kernels.expanded import CHANNELS, MOST_SHARED, THREADS, Expansion, rounded
 from vkml.kernels.gemm import CYCLES, LAUNCH, Product
 from vkml.kernels.links import Link
 from vkml.kernels.pointwise import emit_store, emit_value
 from vkml.kernels.results import add_partials
 from vkml.kernels.views import View
-from vkml.kernels.writer import multiply_add, template
+from vkml.kernels.writer import template
 
 if TYPE_CHECKING:
     from vkml.lowering.target import Target
     from vkml.lowering.vulkan_builder import VulkanBuilder
-
-Array = np.ndarray[Any, Any]
-CHANNELS = (4, 8, 16, 32)
-"""Inner channels that a workgroup may have."""
-THREADS = (128, 256, 512)
-UNROLL = 8
-"""Input channels whose elements a thread asks for together."""
-MOST_SHARED = 40960
-"""Bytes of shared memory that a workgroup may take."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +51,9 @@ class Sizes:
     def seen(self, rows: int) -> int:
         """Pixels that the windows of so many rows see, at most."""
         windows = self.windows
-        return min((rows - 1) * windows.strides[1] + windows.extents[1], windows.spatial[1]) * windows.spatial[2]
+        return (
+            min((rows - 1) * windows.strides[1] + windows.extents[1], windows.spatial[1]) * windows.spatial[2]
+        )
 
     def blocks(self, shape: Shape) -> int:
         return self.inner // shape.channels
@@ -70,19 +61,14 @@ class Sizes:
     def tiles(self, shape: Shape) -> int:
         return -(-self.windows.output[1] // shape.rows)
 
-    def slices(self, shape: Shape) -> int:
-        """Of threads that share the steps over input channels."""
-        most = max(1, shape.threads // self.seen(shape.rows))
-        return next(count for count in range(most, 0, -1) if self.inputs % count == 0)
+    def expansion(self, shape: Shape) -> Expansion:
+        return Expansion(self.inputs, shape.channels, self.seen(shape.rows), shape.threads)
 
     def weight_words(self, shape: Shape) -> int:
         return (self.inputs + self.windows.taps + self.filters) * shape.channels // 4
 
-    def expanded_words(self, shape: Shape) -> int:
-        return self.slices(shape) * shape.channels * self.seen(shape.rows) if self.inputs else 0
-
     def shared_bytes(self, shape: Shape) -> int:
-        return 16 * _rounded(self.weight_words(shape)) + 4 * _rounded(self.expanded_words(shape))
+        return 16 * rounded(self.weight_words(shape)) + 4 * self.expansion(shape).words
 
 
 forced: Shape | None = None
@@ -103,14 +89,18 @@ def refusal(first: Link | None, middle: Link, last: Link) -> str:
         return "convolutions of other kinds"
     if links[0].x.is_reversed:
         return "reversed images"
-    if middle.windows.spatial[0] > 1 or middle.windows.kernel[0] > 1 or any(
-        (middle.windows.pads_begin[0], middle.windows.pads_end[0])
+    if (
+        middle.windows.spatial[0] > 1
+        or middle.windows.kernel[0] > 1
+        or any((middle.windows.pads_begin[0], middle.windows.pads_end[0]))
     ):
         return "windows over three axes"
     return ""
 
 
-def launch(build: VulkanBuilder, first: Link | None, middle: Link, last: Link, result: TensorType) -> list[View]:
+def launch(
+    build: VulkanBuilder, first: Link | None, middle: Link, last: Link, result: TensorType
+) -> list[View]:
     """Emits them, with the epilogue on offer behind the last; `CannotLower` where launches apart are better."""
     why = refusal(first, middle, last)
     if why:
@@ -122,32 +112,15 @@ def launch(build: VulkanBuilder, first: Link | None, middle: Link, last: Link, r
     if shape is None:
         raise CannotLower("convolutions that are faster one by one")
     x = middle.x if first is None else first.x
-    image, output = math.prod(windows.spatial), math.prod(windows.output)
-    weights = [
-        None if link is None else build.contiguous(link.weight) for link in (first, middle, last)
-    ]
+    output = math.prod(windows.output)
     build.before_epilogue(result, addend=last.bias_of(result))
     epilogue, outputs = build.take_epilogue(result)
     writer = build.writer()
-    blocks, tiles, slices = sizes.blocks(shape), sizes.tiles(shape), sizes.slices(shape)
-    unroll = math.gcd(UNROLL, sizes.inputs // slices) if sizes.inputs else 1
-    writer.text(
-        f"#define IS_EXPANDED {int(first is not None)}\n"
-        f"#define IMAGE {writer.read(x)}\n"
-        f"static const int CHANNELS = {shape.channels};\n"
-        f"static const int THREADS = {shape.threads};\n"
-        f"static const int UNROLL = {unroll};\n"
-        f"static const int WEIGHT_WORDS = {_rounded(sizes.weight_words(shape))};\n"
-        f"static const int EXPANDED_WORDS = {_rounded(sizes.expanded_words(shape))};\n"
-        + multiply_add(dtypes.FLOAT32)
-    )
-    arrange = functools.partial(_of_inputs, channels=shape.channels), functools.partial(
-        _of_windows, channels=shape.channels
-    ), functools.partial(_of_filters, channels=shape.channels)
-    for name, weight, how in zip(("EXPAND", "TAP", "FILTER"), weights, arrange, strict=True):
-        if weight is not None:
-            key = f"separable {name} {shape.channels}"
-            writer.text(f"#define {name}_WEIGHTS {writer.read(build.prepared(weight, key, how), width=4)}")
+    blocks, tiles = sizes.blocks(shape), sizes.tiles(shape)
+    expansion = sizes.expansion(shape)
+    expansion.declare(build, writer, x, first, sizes.weight_words(shape))
+    expansion.declare_weights(build, writer, "TAP", middle.weight)
+    expansion.declare_filters(build, writer, last.weight)
     for name, triple in (
         ("S", windows.strides), ("PAD", windows.pads_begin), ("D", windows.dilations),
         ("X", windows.spatial), ("K", windows.kernel), ("O", windows.output),
@@ -156,29 +129,11 @@ def launch(build: VulkanBuilder, first: Link | None, middle: Link, last: Link, r
             writer.constant(number, f"{name}{axis}")
     # Pushed where they end loops: SwiftShader unrolls those of which it knows the length.
     writer.text(
-        f"#define INPUTS {writer.word('inputs', sizes.inputs)}\n"
         f"#define FILTERS {writer.word('filters', sizes.filters)}\n"
         f"#define TAPS {writer.word('taps', windows.taps)}"
     )
     writer.constant(shape.rows, "ROWS")
-    writer.constant(sizes.seen(shape.rows), "SEEN")
-    writer.constant(slices, "SLICES")
     writer.constant(max(1, shape.threads // (shape.rows * windows.output[2])), "FILTER_SLICES")
-    width = writer.constant(windows.spatial[2])
-    row_and_column = f"place / {width}", f"(place % {width})"
-    flat = x.reshape((batch, x.shape[1], image))
-    place = (
-        writer.offset(row_and_column, x.strides[3:])
-        if flat is None
-        else writer.offset(("place",), flat.strides[2:])
-    )
-    writer.text(
-        f"int image_at(int image) {{ return {writer.offset(('image',), x.strides[:1])}; }}\n"
-        f"int channel_at(int channel) {{ return {writer.offset(('channel',), x.strides[1:2])}; }}\n"
-        f"int pixel_at(int place) {{ return {place}; }}"
-    )
-    if first is not None:
-        emit_value(writer, "expand_end", (batch, inner, image), first.epilogue)
     emit_value(writer, "windows_end", (batch, inner, output), middle.epilogue)
     partials = None
     if blocks > 1:
@@ -190,7 +145,7 @@ def launch(build: VulkanBuilder, first: Link | None, middle: Link, last: Link, r
         emit_store(writer, (batch, last.filters, output), outputs, epilogue, "float")
         body = "store(image, filter, pixel, x);"
     writer.text(f"void finish(int block, int image, int filter, int pixel, float x) {{ {body} }}")
-    writer.text(template("separable"))
+    writer.text(template("expanded") + template("separable"))
     build.emit(
         writer.finish(
             "separable",
@@ -208,31 +163,6 @@ def launch(build: VulkanBuilder, first: Link | None, middle: Link, last: Link, r
         )  # fmt: skip
         add_partials(build, product, partials, blocks, outputs, epilogue)
     return outputs
-
-
-def _of_inputs(weight: Array, channels: int) -> Array:
-    """(inner, inputs, …) → blocks of (inputs, channels), kept under the first shape."""
-    inner, inputs = weight.shape[:2]
-    blocks = weight.reshape(inner // channels, channels, inputs).transpose(0, 2, 1)
-    return np.ascontiguousarray(blocks).reshape(weight.shape)
-
-
-def _of_windows(weight: Array, channels: int) -> Array:
-    """(inner, 1, *window) → blocks of (taps, channels), kept under the first shape."""
-    return _of_inputs(weight.reshape(weight.shape[0], -1), channels).reshape(weight.shape)
-
-
-def _of_filters(weight: Array, channels: int) -> Array:
-    """(filters, inner, …) → blocks of (filters, channels), kept under the first shape."""
-    filters, inner = weight.shape[:2]
-    blocks = weight.reshape(filters, inner // channels, channels).transpose(1, 0, 2)
-    return np.ascontiguousarray(blocks).reshape(weight.shape)
-
-
-def _rounded(words: int) -> int:
-    """A little more, up to a quarter: what shared memory is declared as, so that few sources differ."""
-    step = 1 << max((words - 1).bit_length() - 3, 6)
-    return -(-words // step) * step
 
 
 def shapes(target: Target, sizes: Sizes) -> list[Shape]:
@@ -274,12 +204,12 @@ def estimate(target: Target, sizes: Sizes, shape: Shape) -> float:
     pixels = shape.rows * windows.output[2]
     slices = max(1, shape.threads // pixels)
     # Instructions of subgroups, of which four are issued in a cycle.
-    expand = -(-seen // 32) * sizes.inputs * (2 + 1.25 * channels)
+    expansion = sizes.expansion(shape)
     window = -(-pixels * slices // 32) * windows.taps * (8 + 2.25 * channels)
     project = -(-pixels // 32) * sizes.filters * (4 + 1.25 * channels)
     moved = 4 * (seen * max(sizes.inputs, 0 if sizes.inputs else channels) + pixels * sizes.filters)
-    work = max((expand + window + project) / 3, moved / 60)
-    steps = sizes.inputs / sizes.slices(shape) / UNROLL * 300 if sizes.inputs else windows.taps * 100
+    work = max((expansion.instructions + window + project) / 3, moved / 60)
+    steps = expansion.waits or windows.taps * 100
     turns = -(-groups // target.processors)
     time = LAUNCH + (2000 + steps + turns * work) / CYCLES
     if blocks > 1:
@@ -299,4 +229,3 @@ def estimate_apart(target: Target, sizes: Sizes) -> float:
     time = LAUNCH + 1.0 + 4 * sizes.batch * sizes.inner * (image + output) / 2.5e6
     time += product(sizes.inner, sizes.filters, output)
     return time + (product(sizes.inputs, sizes.inner, image) if sizes.inputs else 0)
-

@@ -20,6 +20,7 @@ from vkml.kernels import (
     blocks,
     byte_product,
     byte_units,
+    channel_means,
     conv,
     conv_transpose,
     decode_attention,
@@ -69,7 +70,7 @@ from vkml.lowering.trials import Trials
 def _forced() -> Hashable:
     """What tests and tuning runs force, by which the same nodes become other launches."""
     templates = (
-        attention, attention_gradients, bfloat16_units, blocks, byte_units, decode_attention, direct_conv, gemm,
+        attention, attention_gradients, bfloat16_units, blocks, byte_units, channel_means, decode_attention, direct_conv, gemm,
         half_product, half_weights, matrix_units, recurrent, separable, sliced,
     )  # fmt: skip
     others = split_product.forced, row_prologue.everywhere
@@ -492,6 +493,9 @@ class VulkanBuilder(PassBuilder):
         return pool.max_pool_gradient(self, x, cotangent, result, windows)
 
     def reduce(self, name: str, x: View, axes: Sequence[int]) -> list[View]:
+        link = self.stand_ins.take_link(x)
+        if link is not None:
+            return conv.reduced(self, link, self.result(), name, axes)
         return reduce.reduce(self, x, axes, reduction.reduction(name, x.dtype), self.result())
 
     def moments(self, x: View, axes: Sequence[int]) -> list[View]:

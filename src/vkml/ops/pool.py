@@ -368,6 +368,7 @@ class GlobalAveragePool(_GlobalPool):
     """Mean over all spatial axes."""
 
     is_anchor = True
+    is_linked = True
 
     def reduce(self, node: Node, x: Array, axes: tuple[int, ...]) -> Array:
         count = math.prod(x.shape[axis] for axis in axes)

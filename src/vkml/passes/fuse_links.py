@@ -52,9 +52,7 @@ def fuse_links(
     return replace(graph, nodes=tuple(nodes))
 
 
-def _chain(
-    node: Node, graph: Graph, index: GraphIndex, place: Callable[[Node], str]
-) -> list[Node]:
+def _chain(node: Node, graph: Graph, index: GraphIndex, place: Callable[[Node], str]) -> list[Node]:
     """A node behind those before it that it alone reads, as far as it may compute them."""
     chain = [node]
     if not find(members(node)[0]).is_linked:
