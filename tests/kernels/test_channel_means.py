@@ -13,7 +13,13 @@ from vkml.kernels.expanded import Expansion
 
 
 def network(
-    inputs: int, filters: int, size: tuple[int, int], *, batch: int = 1, adds: bool = False, after: bool = True
+    inputs: int,
+    filters: int,
+    size: tuple[int, int],
+    *,
+    batch: int = 1,
+    adds: bool = False,
+    after: bool = True,
 ) -> Graph:
     """A 1×1 convolution and its epilogue, the mean of each channel, a product."""
     rng = np.random.default_rng(inputs)

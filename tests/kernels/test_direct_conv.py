@@ -58,13 +58,17 @@ CASES = {
     "pooled": (pooled(2, 4, (8, 10), pads=(1, 1, 1, 1)), Shape(32, 1, 2)),
     "pooled, slices": (pooled(8, 16, (14, 14), kernel=(5, 5), pads=(2, 2, 2, 2), by=(3, 3)), Shape(16, 8, 1)),
     "pooled, slices, filters": (pooled(8, 16, (14, 14), pads=(1, 1, 1, 1), by=(3, 3)), Shape(16, 4, 4)),
-    "pooled, stride": (pooled(3, 4, (15, 15), strides=(2, 2), pads=(1, 1, 1, 1), after=True), Shape(16, 2, 1)),
+    "pooled, stride": (
+        pooled(3, 4, (15, 15), strides=(2, 2), pads=(1, 1, 1, 1), after=True), Shape(16, 2, 1)
+    ),
     "pooled, batch": (pooled(3, 4, (8, 8), batch=3, pads=(1, 1, 1, 1)), Shape(32, 2, 1)),
     "pooled, pads": (pooled(3, 4, (8, 8), pool_pads=(1, 1, 1, 1)), Shape(16, 2, 2)),
     "pooled, some left": (pooled(3, 4, (9, 9), pads=(1, 1, 1, 1), pool_ceil_mode=1), Shape(16, 1, 2)),
     "pooled, apart": (pooled(3, 4, (10, 10), pads=(1, 1, 1, 1), pool_strides=(3, 4)), Shape(16, 1, 2)),
     "means": (pooled(3, 4, (8, 8), pool="AveragePool", pads=(1, 1, 1, 1)), Shape(16, 2, 2)),
-    "means, pads": (pooled(3, 4, (8, 8), pool="AveragePool", pool_pads=(1, 0, 1, 1), after=True), Shape(16, 1, 1)),
+    "means, pads": (
+        pooled(3, 4, (8, 8), pool="AveragePool", pool_pads=(1, 0, 1, 1), after=True), Shape(16, 1, 1)
+    ),
     "all of an image": (pooled(3, 4, (6, 6), pool="AveragePool", by=(4, 4)), Shape(32, 1, 2)),
 }  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -78,12 +79,12 @@ def conv(
     out_channels = weight.shape[0]
     spatial, kernel = windows.output, windows.kernel
     geometry = constants_of(windows)
-    direct = _direct(build, Link(x, weight, bias, windows, group), result)
-    if direct is not None:
-        return direct
+    direct, is_little = _direct(build, Link(x, weight, bias, windows, group), result)
     if weight.buffer.is_constant or (group == channels and weight.shape[1] == 1):
         weight = build.contiguous(weight)
     if group == channels and weight.shape[1] == 1:
+        if direct is not None and is_little:
+            return direct.emit()
         return _depthwise(build, x, weight, bias, result, spatial, geometry)
     pixels = math.prod(spatial)
     per_group = out_channels // group
@@ -109,6 +110,8 @@ def conv(
         return tiled_candidates(build.target, tiled, emit)
 
     def candidates() -> Iterator[Candidate]:
+        if direct is not None and is_little:
+            yield direct
         why = conv_units.refusal(build, product, x, weight, group)
         if why:
             yield from in_tiles(why)
@@ -120,6 +123,8 @@ def conv(
             yield from map(on_units, conv_units.choices(build.target, product))
         if not why:
             yield from in_tiles("slower")
+        if direct is not None and not is_little:
+            yield direct
 
     def question() -> str:
         window = (windows.kernel, windows.strides, windows.pads_begin, windows.dilations)
@@ -153,16 +158,16 @@ def reduced(
     return channel_means.launch(build, link, result)
 
 
-def _direct(build: VulkanBuilder, link: Link, result: TensorType) -> list[View] | None:
-    """A convolution of so little work that threads without tiles are done first; None for others."""
+def _direct(build: VulkanBuilder, link: Link, result: TensorType) -> tuple[Candidate | None, bool]:
+    """A convolution without tiles, where there is that, and whether it is so little that this is best."""
     alone = direct_conv.each_alone(link.windows.output)
-    if direct_conv.refusal(link, alone):
-        return None
     sizes = direct_conv.sizes_of(link, alone)
-    shape = direct_conv.choose(build.target, sizes)
-    if shape is None or not _is_little(build, link, sizes, shape, 0.0):
-        return None
-    return direct_conv.launch(build, link, alone, "", result, shape)
+    shape = None if direct_conv.refusal(link, alone) else direct_conv.choose(build.target, sizes)
+    if shape is None:
+        return None, False
+    emit = functools.partial(direct_conv.launch, build, link, alone, "", result, shape)
+    time = direct_conv.estimate(build.target, sizes, shape)
+    return Candidate(f"direct, {shape.label()}", time, emit), _is_little(build, link, sizes, shape, 0.0)
 
 
 def _is_little(
@@ -172,7 +177,7 @@ def _is_little(
     shape: direct_conv.Shape,
     behind: float,
 ) -> bool:
-    """Whether a direct launch is expected to be faster than tiles, and what takes so many microseconds behind."""
+    """Whether a direct launch is expected to be faster than tiles and `behind` microseconds more."""
     if direct_conv.forced is not None:
         return True
     time = direct_conv.estimate(build.target, sizes, shape)

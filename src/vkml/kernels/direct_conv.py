@@ -1,4 +1,4 @@
-"""Launches of convolutions of little work, with what pools their results: threads share the input channels."""
+"""Launches of convolutions of little work, with what pools their results: threads share input channels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vkml.dataclasses import dataclass
 from vkml.ir import TensorType, dtypes
 from vkml.ir.size import Size
 from vkml.ir.windows import Windows
-from vkml.kernels.gemm import CYCLES, LANES, LAUNCH
+from vkml.kernels.gemm import CYCLES, LAUNCH
 from vkml.kernels.links import Link
 from vkml.kernels.pointwise import emit_store, emit_value
 from vkml.kernels.reduction import extreme
@@ -116,13 +116,12 @@ def sizes_of(link: Link, pool: Windows) -> Sizes:
 
 
 def choose(target: Target, sizes: Sizes) -> Shape | None:
-    """How workgroups are made up; None where a thread would have too much to do, or the device is software's."""
+    """How workgroups are made up; None on software devices, and where none fits."""
     if forced is not None:
         return forced if sizes.filters % forced.filters == 0 else None
     if target.processors == 1:
         return None
-    found = min(shapes(target, sizes), key=lambda shape: estimate(target, sizes, shape), default=None)
-    return found
+    return min(shapes(target, sizes), key=lambda shape: estimate(target, sizes, shape), default=None)
 
 
 def shapes(target: Target, sizes: Sizes) -> list[Shape]:
@@ -184,9 +183,7 @@ def launch(
         weight, f"direct {shape.filters}", functools.partial(_in_blocks, filters=shape.filters)
     )
     weights = writer.read(arranged, width=shape.filters)
-    load = (
-        f"float({weights}[at])" if shape.filters == 1 else f"loadAligned<{4 * shape.filters}>({weights} + at)"
-    )
+    load = f"{weights}[at]" if shape.filters == 1 else f"loadAligned<{4 * shape.filters}>({weights} + at)"
     numbers = {
         "WINDOWS": shape.windows, "SLICES": shape.slices, "FILTERS_A_THREAD": shape.filters,
         "KH": conv.kernel[1], "KW": conv.kernel[2], "POOL_H": pool.kernel[1], "POOL_W": pool.kernel[2],
@@ -195,8 +192,8 @@ def launch(
     writer.text(
         "\n".join(f"#define {name} {number}" for name, number in numbers.items())
         + f"\n#define IMAGE {writer.read(x)}\n"
-        f"vector<float, FILTERS_A_THREAD> load_weights(int at) {{ return vector<float, FILTERS_A_THREAD>({load}); }}\n"
-        + multiply_add(dtypes.FLOAT32)
+        "typealias Filters = vector<float, FILTERS_A_THREAD>;\n"
+        f"Filters load_weights(int at) {{ return Filters({load}); }}\n" + multiply_add(dtypes.FLOAT32)
     )
     for name, value in (
         ("PADH", conv.pads_begin[1]), ("PADW", conv.pads_begin[2]),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MAX_ROWS = 4
 """Products of more rows are tiled: their matrix is no longer read once for each result."""
 LEAST_ELEMENTS = 1024
-"""Of the matrix: a product of fewer is nothing but a launch. One row by 256 × 10 takes 6.7 µs on matrix units."""
+"""Of the matrix: a product of fewer is nothing but a launch."""
 THREADS = 256
 LANES_ALONG_N = 8
 """Threads that share the range of k of a vector of columns, at least;"""

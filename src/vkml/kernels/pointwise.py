@@ -345,7 +345,8 @@ def emit_value(writer: KernelWriter, name: str, sizes: tuple[int, ...], epilogue
         epilogue: what is applied, of one float result.
     """
     coordinates = tuple(f"c{axis}" for axis in range(len(sizes)))
-    lines, values = [], ["x0"]
+    lines: list[str] = []
+    values = ["x0"]
     if epilogue is not None:
         bound = {epilogue.result: "x0"}
         lines, values = _applied(

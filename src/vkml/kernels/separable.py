@@ -1,4 +1,4 @@
-"""Launches of depthwise-separable convolutions: 1×1, windows of each channel, 1×1, of which the last is written."""
+"""Launches of depthwise-separable convolutions: 1×1, windows of each channel, 1×1."""
 
 from __future__ import annotations
 
@@ -101,7 +101,15 @@ def refusal(first: Link | None, middle: Link, last: Link) -> str:
 def launch(
     build: VulkanBuilder, first: Link | None, middle: Link, last: Link, result: TensorType
 ) -> list[View]:
-    """Emits them, with the epilogue on offer behind the last; `CannotLower` where launches apart are better."""
+    """Emits them, with the epilogue on offer behind the last; `CannotLower` where launches apart are better.
+
+    Args:
+        build: where the launches go.
+        first: makes the channels; None where they are the image's.
+        middle: of each channel.
+        last: over channels.
+        result: type of what the last makes.
+    """
     why = refusal(first, middle, last)
     if why:
         raise CannotLower(f"convolutions that would be one launch: {why}")
@@ -151,8 +159,8 @@ def launch(
             "separable",
             (tiles, blocks, batch),
             variant=shape.label(),
-            reason=f"batch {batch}, {sizes.inputs or 'no'} channels expanded, {inner} windowed, {last.filters} "
-            f"filters, {output} pixels: {estimate(build.target, sizes, shape):.1f} µs expected, one by one "
+            reason=f"batch {batch}, channels {sizes.inputs} to {inner} to {last.filters}, {output} pixels: "
+            f"{estimate(build.target, sizes, shape):.1f} µs expected, one by one "
             f"{estimate_apart(build.target, sizes):.1f}",
         )
     )

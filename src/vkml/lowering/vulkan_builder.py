@@ -70,8 +70,8 @@ from vkml.lowering.trials import Trials
 def _forced() -> Hashable:
     """What tests and tuning runs force, by which the same nodes become other launches."""
     templates = (
-        attention, attention_gradients, bfloat16_units, blocks, byte_units, channel_means, decode_attention, direct_conv, gemm,
-        half_product, half_weights, matrix_units, recurrent, separable, sliced,
+        attention, attention_gradients, bfloat16_units, blocks, byte_units, channel_means, decode_attention,
+        direct_conv, gemm, half_product, half_weights, matrix_units, recurrent, separable, sliced,
     )  # fmt: skip
     others = split_product.forced, row_prologue.everywhere
     return *others, *(template.forced for template in templates)

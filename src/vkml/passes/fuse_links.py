@@ -9,7 +9,7 @@ from vkml.ir import Graph, GraphIndex, Node, find
 from vkml.passes.fuse import joined, members
 
 MOST_LINKS = 3
-"""1×1, windows of each channel, 1×1: what there is a kernel for."""
+"""1×1, windows of each channel, 1×1: no kernel computes more."""
 
 
 def fuse_links(
@@ -17,7 +17,7 @@ def fuse_links(
     place: Callable[[Node], str],
     accepted: Callable[[Sequence[Node]], Collection[str]],
 ) -> Graph:
-    """The graph with chains of convolutions, each the only reader of the one before, as one group where it pays.
+    """The graph with chains of convolutions, each the only reader of the one before, as groups where it pays.
 
     Args:
         graph: fused.
@@ -36,11 +36,12 @@ def fuse_links(
             part = chain[-length:]
             if len(part) == length and within.isdisjoint(node.key for node in part):
                 asked[key] = part
-        made = [joined(part, graph) for part in asked.values()]
-        for key in accepted(made) if made else ():
-            part = asked[key]
-            if {node.key for chain in taken.values() for node in chain}.isdisjoint(node.key for node in part):
+        names = {*accepted([joined(part, graph) for part in asked.values()])} if asked else set()
+        for key, part in asked.items():
+            # Of pairs that share a node, the first.
+            if key in names and within.isdisjoint(node.key for node in part):
                 taken[key] = part
+                within.update(node.key for node in part)
     if not taken:
         return graph
     gone = {node.key for chain in taken.values() for node in chain[:-1]}
