@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vkml.ir import TensorType, dtypes
+from vkml.ir import TensorType
 from vkml.ir.lowering import CannotLower
 from vkml.ir.scalar import arithmetic_type
 from vkml.ir.size import typical
@@ -181,9 +181,10 @@ def _is_little(
     if direct_conv.forced is not None:
         return True
     time = direct_conv.estimate(build.target, sizes, shape)
-    steps, pixels = sizes.channels * link.windows.taps, sizes.batch * math.prod(link.windows.output)
-    product = Product(1, link.filters, pixels, steps, dtypes.FLOAT32, link.x.type, (), "", "conv")
-    apart = estimate_ordinary(build.target, product)
+    steps = sizes.channels * link.windows.taps
+    product = convolution(link.x, link.windows, 1, link.filters, steps, link.x.type)
+    tiled, _, _ = _gathered(build, product, link.x, link.weight, link.windows, 1)
+    apart = estimate_ordinary(build.target, tiled)
     units = None if why_no_units(build.target) else conv_units.rule_of(build.target, product)
     if units is not None:
         apart = min(apart, units.time)
