@@ -9,9 +9,10 @@ from vkml.ir import TensorType, dtypes
 from vkml.ir.lowering import CannotLower
 from vkml.ir.size import Size
 from vkml.kernels.expanded import CHANNELS, MOST_SHARED, THREADS, Expansion, rounded
-from vkml.kernels.gemm import CYCLES, LAUNCH
+from vkml.kernels.gemm import LAUNCH
 from vkml.kernels.links import Link
 from vkml.kernels.pointwise import emit_store
+from vkml.kernels.separable import BEGIN, INSTRUCTION, SCHEDULERS, WAIT
 from vkml.kernels.views import View
 from vkml.kernels.writer import template
 
@@ -107,9 +108,9 @@ def choose(target: Target, link: Link) -> Expansion | None:
 def estimate(target: Target, link: Link, shape: Expansion) -> float:
     """Microseconds."""
     groups = link.x.shape[0] * link.filters // shape.channels
-    turns = -(-groups // target.processors)
-    work = max(shape.instructions / 3, 4 * shape.seen * shape.inputs / 60)
-    return LAUNCH + (2500 + shape.waits + turns * work) / CYCLES
+    subgroups = -(-groups // target.processors) * shape.threads / 32 / SCHEDULERS
+    work = INSTRUCTION * shape.instructions * max(1.0, subgroups / 2)
+    return LAUNCH + BEGIN + WAIT * max(0, shape.waits - 1) + work
 
 
 def estimate_apart(link: Link) -> float:

@@ -22,8 +22,8 @@ Array = np.ndarray[Any, Any]
 CHANNELS = (4, 8, 16, 32)
 """That a workgroup may make."""
 THREADS = (128, 256, 512)
-UNROLL = 8
-"""Input channels whose elements a thread asks for together."""
+UNROLL = 32
+"""Input channels whose elements a thread asks for together, at most: each time takes as memory does."""
 MOST_SHARED = 40960
 """Bytes of shared memory that a workgroup may take."""
 
@@ -51,14 +51,26 @@ class Expansion:
         return rounded(self.slices * self.channels * self.seen) if self.inputs else 0
 
     @property
+    def unroll(self) -> int:
+        """Input channels whose elements a thread asks for together: a power of two."""
+        if not self.inputs:
+            return 1
+        return math.gcd(UNROLL // 2 if self.channels > 16 else UNROLL, self.inputs // self.slices)
+
+    @property
     def instructions(self) -> float:
-        """Of subgroups."""
-        return -(-self.seen // 32) * self.inputs * (2 + 1.25 * self.channels)
+        """Of a thread, about."""
+        if not self.inputs:
+            return 0
+        steps = -(-self.seen // self.threads) * self.inputs // self.slices
+        return steps * (2 + 1.25 * self.channels) + 10 * self.channels * self.seen / self.threads
 
     @property
     def waits(self) -> float:
-        """Cycles that a thread waits for memory."""
-        return self.inputs / self.slices / UNROLL * 300
+        """Times that a thread waits for memory."""
+        if not self.inputs:
+            return 0
+        return -(-self.seen // self.threads) * (self.inputs // self.slices) / self.unroll
 
     def declare(
         self, build: VulkanBuilder, writer: KernelWriter, x: View, first: Link | None, weight_words: int
@@ -72,18 +84,20 @@ class Expansion:
             first: the convolution; None where nothing is expanded.
             weight_words: of 16 bytes, that shared memory has for weights.
         """
-        unroll = math.gcd(UNROLL, self.inputs // self.slices) if self.inputs else 1
         writer.text(
             f"#define IS_EXPANDED {int(first is not None)}\n"
             f"#define IMAGE {writer.read(x)}\n"
             f"static const int CHANNELS = {self.channels};\n"
             f"static const int THREADS = {self.threads};\n"
-            f"static const int UNROLL = {unroll};\n"
+            f"static const int UNROLL = {self.unroll};\n"
             f"static const int WEIGHT_WORDS = {rounded(weight_words)};\n"
             f"static const int EXPANDED_WORDS = {self.words};\n" + multiply_add(dtypes.FLOAT32)
         )
-        # Pushed where it ends a loop: SwiftShader unrolls those of which it knows the length.
-        writer.text(f"#define INPUTS {writer.word('inputs', self.inputs)}")
+        # Pushed where they end loops: SwiftShader unrolls those of which it knows the length.
+        writer.text(
+            f"#define INPUTS {writer.word('inputs', self.inputs)}\n"
+            f"#define STEPS_A_SLICE {writer.word('steps_a_slice', self.inputs // self.slices)}"
+        )
         writer.constant(self.seen, "SEEN")
         writer.constant(self.slices, "SLICES")
         batch, channels, _, height, width = x.shape
