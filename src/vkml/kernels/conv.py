@@ -46,6 +46,8 @@ TAPS_FIRST, ALONG_COLUMNS, ALONG_WINDOWS = (0.62, 1.0), (0.5, 0.25), (0.6, 0.8)
 With taps first; else where lanes run along columns, or along windows. TFLOP/s on an H200: 21 to 24 and 35 to
 38; the first layer of ResNet-18, and its gradient by weights, 18 and 10; other gradients 13 to 24, 15 to 33.
 """
+SHORT = 1.5
+"""How much longer tiles take of little work than is estimated: 1.2 to 3 times (16 layers, H200)."""
 NARROW = 256
 LEAST_PIXELS = 1024
 """From so many on computed weights are copied, taps first: an estimate."""
@@ -79,18 +81,17 @@ def conv(
     out_channels = weight.shape[0]
     spatial, kernel = windows.output, windows.kernel
     geometry = constants_of(windows)
-    direct, is_little = _direct(build, Link(x, weight, bias, windows, group), result)
     if weight.buffer.is_constant or (group == channels and weight.shape[1] == 1):
         weight = build.contiguous(weight)
     if group == channels and weight.shape[1] == 1:
-        if direct is not None and is_little:
-            return direct.emit()
         return _depthwise(build, x, weight, bias, result, spatial, geometry)
     pixels = math.prod(spatial)
     per_group = out_channels // group
     steps = weight.shape[1] * math.prod(kernel)
     space = (batch, out_channels, pixels)
     product = convolution(x, windows, group, per_group, steps, result)
+
+    direct, is_little = _direct(build, Link(x, weight, bias, windows, group), result)
 
     def on_units(choice: Choice) -> Candidate:
         def emit() -> list[View]:
@@ -188,7 +189,7 @@ def _is_little(
     units = None if why_no_units(build.target) else conv_units.rule_of(build.target, product)
     if units is not None:
         apart = min(apart, units.time)
-    return time < apart + behind
+    return time < SHORT * apart + behind
 
 
 def _gathered(

@@ -150,7 +150,7 @@ def estimate(target: Target, sizes: Sizes, shape: Shape) -> float:
     groups = -(-sizes.windows // shape.windows) * (sizes.filters // shape.filters)
     subgroups = groups * shape.windows * shape.slices / 32
     each = channels * (loads + sums) + 80 + sizes.results * shape.filters * (6 if is_shared else 2)
-    # Four subgroups' instructions a cycle, of as many as a processor has; one alone has less than every other.
+    # Four subgroups' instructions a cycle, of as many as a processor has; one alone has every other at most.
     work = max(subgroups / target.processors / 4, 1) * each * 1.75
     waits = 2.5 + 0.25 * (channels - 1) + 0.5 * is_shared
     return LAUNCH + waits + work / CYCLES
