@@ -12,7 +12,7 @@ from vkml.kernels.expanded import CHANNELS, MOST_SHARED, THREADS, Expansion, rou
 from vkml.kernels.gemm import LAUNCH
 from vkml.kernels.links import Link
 from vkml.kernels.pointwise import emit_store
-from vkml.kernels.separable import BEGIN, INSTRUCTION, SCHEDULERS, WAIT
+from vkml.kernels.separable import BEGIN, CODE, INSTRUCTION, SCHEDULERS, TRAFFIC, WAIT
 from vkml.kernels.views import View
 from vkml.kernels.writer import template
 
@@ -81,7 +81,7 @@ def shapes(target: Target, link: Link) -> list[Expansion]:
 
 
 def _fits(target: Target, shape: Expansion) -> bool:
-    shared = 16 * rounded(_weight_words(shape)) + 4 * (shape.words + shape.threads)
+    shared = 16 * rounded(_weight_words(shape), 512) + 4 * (shape.words + shape.threads)
     return shape.threads <= target.max_invocations and shared <= min(MOST_SHARED, target.shared_bytes)
 
 
@@ -106,11 +106,12 @@ def choose(target: Target, link: Link) -> Expansion | None:
 
 
 def estimate(target: Target, link: Link, shape: Expansion) -> float:
-    """Microseconds."""
+    """Microseconds, as those of separable convolutions."""
     groups = link.x.shape[0] * link.filters // shape.channels
     subgroups = -(-groups // target.processors) * shape.threads / 32 / SCHEDULERS
     work = INSTRUCTION * shape.instructions * max(1.0, subgroups / 2)
-    return LAUNCH + BEGIN + WAIT * max(0, shape.waits - 1) + work
+    read = 4 * groups * (shape.seen * shape.inputs + 4 * _weight_words(shape)) / TRAFFIC
+    return LAUNCH + BEGIN + CODE * shape.channels + WAIT * max(0, shape.waits - 1) + work + read
 
 
 def estimate_apart(link: Link) -> float:

@@ -182,7 +182,7 @@ def launch(
     load = f"{weights}[at]" if shape.filters == 1 else f"loadAligned<{4 * shape.filters}>({weights} + at)"
     numbers = {
         "WINDOWS": shape.windows, "SLICES": shape.slices, "FILTERS_A_THREAD": shape.filters,
-        "KH": conv.kernel[1], "KW": conv.kernel[2], "POOL_H": pool.kernel[1], "POOL_W": pool.kernel[2],
+        "KW": conv.kernel[2], "POOL_H": pool.kernel[1], "POOL_W": pool.kernel[2],
         "STEP_H": conv.strides[1], "STEP_W": conv.strides[2],
     }  # fmt: skip
     writer.text(
@@ -203,6 +203,7 @@ def launch(
     # Pushed: SwiftShader unrolls a loop of few steps that it knows, and then compiles it for minutes.
     writer.text(
         f"#define CHANNELS {writer.word('channels', sizes.channels)}\n"
+        f"#define KH {writer.word('rows_of_taps', conv.kernel[1])}\n"
         f"#define CHANNELS_A_SLICE {writer.word('channels_a_slice', -(-sizes.channels // shape.slices))}\n"
         f"int image_at(int image) {{ return {writer.offset(('image',), x.strides[:1])}; }}\n"
         f"int image_place(int h, int w) {{ return {writer.offset(('h', 'w'), x.strides[3:])}; }}"

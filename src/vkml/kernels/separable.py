@@ -10,7 +10,7 @@ from vkml.ir import TensorType, dtypes
 from vkml.ir.lowering import CannotLower
 from vkml.ir.size import Size
 from vkml.ir.windows import Windows
-from vkml.kernels.expanded import CHANNELS, MOST_SHARED, THREADS, Expansion, rounded
+from vkml.kernels.expanded import CHANNELS, MOST_SHARED, THREADS, Expansion, pushed, rounded
 from vkml.kernels.gemm import LAUNCH, Product
 from vkml.kernels.links import Link
 from vkml.kernels.pointwise import emit_store, emit_value
@@ -24,8 +24,11 @@ if TYPE_CHECKING:
 
 SCHEDULERS = 4
 """Of a multiprocessor."""
-BEGIN, WAIT, INSTRUCTION = 2.5, 0.45, 0.001
-"""Microseconds: of a workgroup with nothing to do, of waiting for memory once more, of an instruction."""
+BEGIN, CODE, WAIT, INSTRUCTION = 1.6, 0.15, 0.2, 0.001
+"""Microseconds: of a workgroup with nothing to do, of a channel's code, of waiting for memory once more, of
+an instruction."""
+TRAFFIC = 6e6
+"""Bytes that all workgroups together read and write in a microsecond."""
 MOST_TAPS = 25
 """Of a window, which are laid out."""
 
@@ -75,15 +78,11 @@ class Sizes:
         """Of threads that share the filters."""
         return max(1, shape.threads // (shape.rows * self.windows.output[2]))
 
-    def filters_at_once(self, shape: Shape) -> int:
-        """Whose sums a thread has at a time."""
-        return 8 if self.filters >= 8 * self.filter_slices(shape) else 4
-
     def weight_words(self, shape: Shape) -> int:
         return (self.inputs + self.windows.taps + self.filters) * shape.channels // 4
 
     def shared_bytes(self, shape: Shape) -> int:
-        return 16 * rounded(self.weight_words(shape)) + 4 * self.expansion(shape).words
+        return 16 * rounded(self.weight_words(shape), 512) + 4 * self.expansion(shape).words
 
 
 forced: Shape | None = None
@@ -146,28 +145,34 @@ def launch(
     expansion.declare(build, writer, x, first, sizes.weight_words(shape))
     expansion.declare_weights(build, writer, "TAP", middle.weight)
     expansion.declare_filters(build, writer, last.weight)
-    for name, triple in (
-        ("S", windows.strides), ("PAD", windows.pads_begin), ("D", windows.dilations),
-        ("X", windows.spatial), ("O", windows.output),
-    ):  # fmt: skip
-        for axis, number in zip("HW", triple[1:], strict=True):
-            writer.constant(number, f"{name}{axis}")
-    # Pushed: SwiftShader unrolls a loop of which it knows the length.
-    writer.text(
-        f"#define FILTERS {writer.word('filters', sizes.filters)}\n"
-        f"static const int KH = {windows.kernel[1]};\n"
-        f"static const int KW = {windows.kernel[2]};\n"
-        f"static const int FILTERS_AT_ONCE = {sizes.filters_at_once(shape)};"
+    pushed(
+        writer,
+        FILTERS=sizes.filters,
+        ROWS=shape.rows,
+        FILTER_SLICES=sizes.filter_slices(shape),
+        SH=windows.strides[1],
+        SW=windows.strides[2],
+        XH=windows.spatial[1],
+        XW=windows.spatial[2],
+        OH=windows.output[1],
+        OW=windows.output[2],
+        KH=windows.kernel[1],
     )
-    writer.constant(shape.rows, "ROWS")
-    writer.constant(sizes.filter_slices(shape), "FILTER_SLICES")
+    for name, pair in (("PAD", windows.pads_begin[1:]), ("D", windows.dilations[1:])):
+        for axis, number in zip("HW", pair, strict=True):
+            writer.constant(number, f"{name}{axis}")
+    writer.text(
+        f"static const int KW = {windows.kernel[2]};\n"
+        f"static const int TAPS = {windows.taps};\n"
+        "static const int FILTERS_AT_ONCE = 4;"
+    )
     emit_value(writer, "windows_end", (batch, inner, output), middle.epilogue)
     partials = None
     if blocks > 1:
         partials = build.scratch(TensorType(dtypes.FLOAT32, (blocks, 1, last.filters, batch * output)))
         pointer = writer.write(partials)
-        pixels, count = writer.constant(output), writer.constant(batch * output)
-        body = f"{pointer}[(block * FILTERS + filter) * {count} + image * {pixels} + pixel] = x;"
+        pushed(writer, PIXELS=batch * output)
+        body = f"{pointer}[(block * FILTERS + filter) * PIXELS + image * (OH * OW) + pixel] = x;"
     else:
         emit_store(writer, (batch, last.filters, output), outputs, epilogue, "float")
         body = "store(image, filter, pixel, x);"
@@ -224,10 +229,10 @@ def choose(target: Target, sizes: Sizes) -> Shape | None:
 
 
 def estimate(target: Target, sizes: Sizes, shape: Shape) -> float:
-    """Microseconds, with what adds up partial sums.
+    """Microseconds, with what adds up partial sums; fitted to 100 figures (H200).
 
-    Fitted to 70 figures (H200). Up to two subgroups a scheduler do not wait for each other: what counts is
-    how many instructions a thread has.
+    Up to two subgroups a scheduler do not wait for each other: what counts is how many instructions a thread
+    has, and how long the code is.
     """
     windows, channels = sizes.windows, shape.channels
     expansion, blocks = sizes.expansion(shape), sizes.blocks(shape)
@@ -238,12 +243,14 @@ def estimate(target: Target, sizes: Sizes, shape: Shape) -> float:
         + -(-sizes.filters // sizes.filter_slices(shape)) * (5 + 1.25 * channels)
     )
     subgroups = -(-groups // target.processors) * shape.threads / 32 / SCHEDULERS
-    waits = expansion.waits if sizes.inputs else windows.taps * channels / 64
-    work = INSTRUCTION * instructions * max(1.0, subgroups / 2)
-    time = LAUNCH + BEGIN + WAIT * max(0, waits - 1) + work
+    waits = expansion.waits if sizes.inputs else windows.kernel[1] * channels / 16
+    results = sizes.batch * sizes.filters * math.prod(windows.output)
+    read = expansion.seen * (sizes.inputs or channels) + 4 * sizes.weight_words(shape)
+    time = LAUNCH + BEGIN + CODE * channels + WAIT * max(0, waits - 1)
+    time += INSTRUCTION * instructions * max(1.0, subgroups / 2)
+    time += 4 * (groups * read + blocks * results) / TRAFFIC
     if blocks > 1:
-        results = sizes.batch * sizes.filters * math.prod(windows.output)
-        time += LAUNCH + 0.4 + 0.011 * blocks + 4 * blocks * results / 5e6
+        time += LAUNCH + 0.4 + 0.01 * blocks + 4 * blocks * results / TRAFFIC
     return time
 
 
