@@ -24,16 +24,12 @@ if TYPE_CHECKING:
     from vkml.lowering.vulkan_builder import VulkanBuilder
 
 Array = np.ndarray[Any, Any]
-THREADS = 128
-"""Of a workgroup, at most, but for what more slices ask for."""
 MOST_TAPS = 25
-"""Of a window; a thread keeps as many vectors of weights,"""
+"""Of a window."""
 MOST_SEEN = 64
-"""and as many pixels of a channel,"""
+"""Pixels of a channel that the results of a thread see,"""
 MOST_SUMS = 36
-"""and sums."""
-MOST_CHANNELS = 4
-"""Input channels of a slice, where there may be more slices: each channel is waited for."""
+"""and sums that it has."""
 
 
 @dataclass(frozen=True)

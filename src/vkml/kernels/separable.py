@@ -10,11 +10,11 @@ from vkml.ir import TensorType, dtypes
 from vkml.ir.lowering import CannotLower
 from vkml.ir.size import Size
 from vkml.ir.windows import Windows
+from vkml.kernels.epilogue import Epilogue
 from vkml.kernels.expanded import CHANNELS, MOST_SHARED, THREADS, Expansion, pushed, rounded
-from vkml.kernels.gemm import LAUNCH, Product
+from vkml.kernels.gemm import LAUNCH
 from vkml.kernels.links import Link
 from vkml.kernels.pointwise import emit_store, emit_value
-from vkml.kernels.results import add_partials
 from vkml.kernels.views import View
 from vkml.kernels.writer import template
 
@@ -29,6 +29,8 @@ BEGIN, CODE, WAIT, INSTRUCTION = 1.6, 0.15, 0.2, 0.001
 an instruction."""
 TRAFFIC = 6e6
 """Bytes that all workgroups together read and write in a microsecond."""
+LANES = 32
+"""Results of a workgroup that adds up blocks."""
 MOST_TAPS = 25
 """Of a window, which are laid out."""
 
@@ -189,12 +191,36 @@ def launch(
         )
     )
     if partials is not None:
-        product = Product(
-            1, last.filters, batch * output, inner, dtypes.FLOAT32, result, (batch, last.filters, output),
-            "n / PIXELS, m, n % PIXELS", "conv", (("PIXELS", output),),
-        )  # fmt: skip
-        add_partials(build, product, partials, blocks, outputs, epilogue)
+        _add_blocks(build, partials, (batch, last.filters, output), outputs, epilogue)
     return outputs
+
+
+def _add_blocks(
+    build: VulkanBuilder,
+    partials: View,
+    space: tuple[int, int, int],
+    outputs: list[View],
+    epilogue: Epilogue | None,
+) -> None:
+    """Adds up the blocks' sums of (filters, images and their pixels), and applies the epilogue."""
+    writer = build.writer()
+    _, filters, pixels = space
+    blocks, total = partials.shape[0], math.prod(space)
+    writer.text(f"#define BLOCK_SUMS {writer.read(partials)}")
+    pushed(writer, BLOCKS=blocks, TOTAL=total, IMAGES_PIXELS=total // filters, PIXELS=pixels)
+    emit_store(writer, space, outputs, epilogue, "float")
+    writer.text(
+        "void finish(int item, float x)\n"
+        "{\n"
+        "    int filter = item / IMAGES_PIXELS;\n"
+        "    int pixel = item - filter * IMAGES_PIXELS;\n"
+        "    int image = pixel / PIXELS;\n"
+        "    store(image, filter, pixel - image * PIXELS, x);\n"
+        "}"
+    )
+    across, rows = writer.grid(-(-total // LANES), build.target.max_groups)
+    writer.text(template("added_blocks"))
+    build.emit(writer.finish("added_blocks", (across, rows, 1), variant=f"{blocks} blocks"))
 
 
 def shapes(target: Target, sizes: Sizes) -> list[Shape]:
