@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +47,9 @@ With taps first; else where lanes run along columns, or along windows. TFLOP/s o
 38; the first layer of ResNet-18, and its gradient by weights, 18 and 10; other gradients 13 to 24, 15 to 33.
 """
 SHORT = 1.5
-"""How much longer tiles take of little work than is estimated: 1.2 to 3 times (16 layers, H200)."""
+"""How much longer tiles take of little work than is estimated: 1.2 to 3 times (16 layers, H200);"""
+SHORT_TIME = 12.0
+"""and what is little: so many microseconds."""
 NARROW = 256
 LEAST_PIXELS = 1024
 """From so many on computed weights are copied, taps first: an estimate."""
@@ -111,9 +113,9 @@ def conv(
         return tiled_candidates(build.target, tiled, emit)
 
     def candidates() -> Iterator[Candidate]:
-        if direct is not None and is_little:
-            yield direct
         why = conv_units.refusal(build, product, x, weight, group)
+        if direct is not None and is_little:
+            yield direct(why or "slower")
         if why:
             yield from in_tiles(why)
         else:
@@ -125,7 +127,7 @@ def conv(
         if not why:
             yield from in_tiles("slower")
         if direct is not None and not is_little:
-            yield direct
+            yield direct(why or "slower")
 
     def question() -> str:
         window = (windows.kernel, windows.strides, windows.pads_begin, windows.dilations)
@@ -159,16 +161,23 @@ def reduced(
     return channel_means.launch(build, link, result)
 
 
-def _direct(build: VulkanBuilder, link: Link, result: TensorType) -> tuple[Candidate | None, bool]:
-    """A convolution without tiles, where there is that, and whether it is so little that this is best."""
+def _direct(
+    build: VulkanBuilder, link: Link, result: TensorType
+) -> tuple[Callable[[str], Candidate] | None, bool]:
+    """A convolution without tiles, given why it is not on units, where there is that; and whether it is so
+    little that this is best."""
     alone = direct_conv.each_alone(link.windows.output)
     sizes = direct_conv.sizes_of(link, alone)
     shape = None if direct_conv.refusal(link, alone) else direct_conv.choose(build.target, sizes)
     if shape is None:
         return None, False
-    emit = functools.partial(direct_conv.launch, build, link, alone, "", result, shape)
     time = direct_conv.estimate(build.target, sizes, shape)
-    return Candidate(f"direct, {shape.label()}", time, emit), _is_little(build, link, sizes, shape, 0.0)
+
+    def candidate(why: str) -> Candidate:
+        emit = functools.partial(direct_conv.launch, build, link, alone, "", result, shape, why)
+        return Candidate(f"direct, {shape.label()}", time, emit)
+
+    return candidate, _is_little(build, link, sizes, shape, 0.0)
 
 
 def _is_little(
@@ -189,7 +198,7 @@ def _is_little(
     units = None if why_no_units(build.target) else conv_units.rule_of(build.target, product)
     if units is not None:
         apart = min(apart, units.time)
-    return time < SHORT * apart + behind
+    return time < (SHORT if apart < SHORT_TIME else 1.0) * apart + behind
 
 
 def _gathered(

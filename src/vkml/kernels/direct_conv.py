@@ -153,7 +153,13 @@ def estimate(target: Target, sizes: Sizes, shape: Shape) -> float:
 
 
 def launch(
-    build: VulkanBuilder, link: Link, pool: Windows, how: str, result: TensorType, shape: Shape
+    build: VulkanBuilder,
+    link: Link,
+    pool: Windows,
+    how: str,
+    result: TensorType,
+    shape: Shape,
+    why: str = "",
 ) -> list[View]:
     """Emits a convolution that `refusal` has nothing against; returns the views of its results.
 
@@ -164,6 +170,7 @@ def launch(
         how: "max", "average" or "", where nothing is pooled.
         result: type of what is stored.
         shape: of workgroups.
+        why: it is not on matrix units, for people.
     """
     x, conv, sizes = link.x, link.windows, sizes_of(link, pool)
     weight = build.contiguous(link.weight)
@@ -217,7 +224,7 @@ def launch(
             groups,
             variant=f"direct, {shape.label()}",
             reason=f"batch {sizes.batch}, {sizes.filters} filters, {math.prod(conv.output)} pixels{pooled}, "
-            f"K {sizes.channels * conv.taps}",
+            f"K {sizes.channels * conv.taps}" + (f"; not in fp16: {why}" if why else ""),
         )
     )
     return outputs
