@@ -231,6 +231,25 @@ def _convolution_epilogue(generator: np.random.Generator) -> tuple[Graph, Feed]:
     return sketch.finish(sketch.node("Relu", sketch.node("Add", y, x))), feed
 
 
+def _layers(
+    image: Sequence[int], *layers: tuple[str, Sequence[int], Mapping[str, Any]]
+) -> Callable[[np.random.Generator], tuple[Graph, Feed]]:
+    """Operators over an image one behind the other, with constant weights of a shape, where there is one."""
+
+    def build(generator: np.random.Generator) -> tuple[Graph, Feed]:
+        sketch = Sketch("chain")
+        feed = {"x": _values(generator, image, np.float32)}
+        value = sketch.input("x", image)
+        for op, shape, attributes in layers:
+            scale = 1 / math.sqrt(math.prod(shape[1:]))
+            weights = scale * generator.standard_normal(shape), generator.standard_normal(shape[:1])
+            names = [sketch.constant(array.astype(np.float32)) for array in weights] if shape else []
+            value = sketch.node(op, value, *names, **attributes)
+        return sketch.finish(value), feed
+
+    return build
+
+
 def _recurrent(
     op: str, gates: int, hidden: int, **attributes: Any
 ) -> Callable[[np.random.Generator], tuple[Graph, Feed]]:
@@ -434,6 +453,29 @@ def _all() -> Iterator[Case]:
         _simple("ConvInteger", (1, 24, 9, 9), constants=[filters], pads=(1, 1, 1, 1), **i8),
     )
     yield case("convolution", "epilogue", _convolution_epilogue)
+    same, pool = {"pads": (1, 1, 1, 1), **k3}, {"kernel_shape": (2, 2), "strides": (2, 2)}
+    yield case(
+        "convolution", "pooled", _layers((1, 8, 14, 14), ("Conv", (16, 8, 3, 3), same), ("MaxPool", (), pool))
+    )
+    yield case(
+        "convolution",
+        "inverted residual",
+        _layers(
+            (1, 24, 14, 14),
+            ("Conv", (96, 24, 1, 1), {}),
+            ("Relu", (), {}),
+            ("Conv", (96, 1, 3, 3), {"group": 96, **same}),
+            ("Relu", (), {}),
+            ("Conv", (24, 96, 1, 1), {}),
+        ),
+    )
+    yield case(
+        "convolution",
+        "means",
+        _layers(
+            (1, 64, 7, 7), ("Conv", (256, 64, 1, 1), {}), ("Relu", (), {}), ("GlobalAveragePool", (), {})
+        ),
+    )
     yield case(
         "convolution",
         "transposed",
@@ -444,7 +486,6 @@ def _all() -> Iterator[Case]:
         "3×3",
         _weighted("Conv", (1, 12, 14, 14), (12, 1, 3, 3), 12, group=12, pads=(1, 1, 1, 1), **k3),
     )
-    pool = {"kernel_shape": (2, 2), "strides": (2, 2)}
     yield case("pool", "maximum", _simple("MaxPool", (1, 5, 12, 10), **pool))
     yield case("pool", "average", _simple("AveragePool", (1, 5, 13, 11), pads=(1, 1, 1, 1), **k3))
     yield case("pool", "maximum with places", _outputs("MaxPool", 2, (1, 5, 13, 11), pads=(1, 1, 1, 1), **k3))

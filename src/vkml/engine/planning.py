@@ -32,6 +32,7 @@ from vkml.passes import (
     expand_steps,
     fuse,
     fuse_attention,
+    fuse_links,
     fuse_parts,
     fuse_prologues,
     fuse_reductions,
@@ -122,7 +123,7 @@ def _make_plan(
                 lambda node: device_of[members(node)[0].key] != CPU,
             )
             device_of.update({copy: device_of[node] for copy, node in copies.items()})
-            for fuse_before in (fuse_prologues, fuse_parts):
+            for fuse_before in (fuse_prologues, fuse_parts, fuse_links):
                 accepted = functools.partial(_accepted, graph=graph, placement=placement, device_of=device_of)
                 graph = fuse_before(graph, kept_apart, accepted)
         for node in graph.nodes:

@@ -110,6 +110,8 @@ class Operator:
     reads_parts: ClassVar[tuple[int, ...]] = ()
     """Inputs, (batch, heads, rows, columns), whose rows its template may be able to read from two values, as
     they are before a Concat lays them end to end."""
+    is_linked: ClassVar[bool] = False
+    """Whether its template may be able to compute its first input where a convolution makes that."""
     reduction: str = ""
     """What it does to the elements of its first input along `reduced_axes`, as `Lowering.reduce` calls it;
     empty for other operators. Its kernels compute the elements themselves where pointwise nodes make them."""

@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vkml.ir import TensorType
+from vkml.ir.lowering import CannotLower
 from vkml.ir.scalar import arithmetic_type
 from vkml.ir.size import typical
 from vkml.ir.windows import Windows
-from vkml.kernels import conv_units, halo_units
+from vkml.kernels import channel_means, conv_units, direct_conv, halo_units, separable
 from vkml.kernels.candidates import Candidate, described
 from vkml.kernels.depthwise import depthwise
 from vkml.kernels.gemm import (
+    LAUNCH,
     TILE_K,
     AnyTile,
     Operand,
     Product,
     aligned,
     emit_reader,
+    estimate_ordinary,
     fills_vectors,
     launch,
     matrix_operand,
     tiled_candidates,
 )
-from vkml.kernels.matrix_units import Choice
+from vkml.kernels.links import Link
+from vkml.kernels.matrix_units import Choice, why_no_units
 from vkml.kernels.views import View
 from vkml.kernels.writer import KernelWriter
 
@@ -41,6 +46,10 @@ TAPS_FIRST, ALONG_COLUMNS, ALONG_WINDOWS = (0.62, 1.0), (0.5, 0.25), (0.6, 0.8)
 With taps first; else where lanes run along columns, or along windows. TFLOP/s on an H200: 21 to 24 and 35 to
 38; the first layer of ResNet-18, and its gradient by weights, 18 and 10; other gradients 13 to 24, 15 to 33.
 """
+SHORT = 1.5
+"""How much longer tiles take of little work than is estimated: 1.2 to 3 times (16 layers, H200);"""
+SHORT_TIME = 12.0
+"""and what is little: so many microseconds."""
 NARROW = 256
 LEAST_PIXELS = 1024
 """From so many on computed weights are copied, taps first: an estimate."""
@@ -66,6 +75,10 @@ def conv(
         windows: over depth, height and width.
         group: number of groups.
     """
+    middle = build.stand_ins.take_link(x)
+    if middle is not None:
+        last = Link(x, weight, bias, windows, group)
+        return separable.launch(build, build.stand_ins.take_link(middle.x), middle, last, result)
     batch, channels = x.shape[:2]
     out_channels = weight.shape[0]
     kernel, pixels = windows.kernel, math.prod(windows.output)
@@ -79,6 +92,8 @@ def conv(
     per_group = out_channels // group
     steps = weight.shape[1] * math.prod(kernel)
     product = convolution(x, windows, group, per_group, steps, result)
+
+    direct, is_little = _direct(build, Link(x, weight, bias, windows, group), result)
 
     def on_units(choice: Choice) -> Candidate:
         def emit() -> list[View]:
@@ -111,6 +126,8 @@ def conv(
         rule = None if why else conv_units.rule_of(build.target, product)
         ordinary = _gathered(build, product, x, weight, windows, group)[0] if halos else product
         first = halo_units.best(build.target, ordinary, halos)
+        if direct is not None and is_little:
+            yield direct(why or "slower")
         if first is not None and (rule is None or halo_units.forced is not None or first.time < rule.time):
             yield on_halos(first)
         elif rule is not None:
@@ -122,12 +139,79 @@ def conv(
             yield from map(on_units, conv_units.choices(build.target, product))
         if first is not None or rule is not None:
             yield from in_tiles("slower")
+        if direct is not None and not is_little:
+            yield direct(why or "slower")
 
     def question() -> str:
         window = (windows.kernel, windows.strides, windows.pads_begin, windows.dilations)
         return f"conv {described(x)} by {described(weight)}, {group} groups, windows {window}, to {space}"
 
     return build.select(question, candidates)
+
+
+def pooled(
+    build: VulkanBuilder, link: Link, result: TensorType, pool: Windows, how: str, *, counts_padding: bool
+) -> list[View]:
+    """A convolution and what pools its results, in one launch; `CannotLower` where two are better."""
+    why = direct_conv.refusal(link, pool)
+    if how not in ("max", "average") or (counts_padding and (any(pool.pads_begin) or any(pool.pads_end))):
+        why = "pooling of another kind"
+    if why:
+        raise CannotLower(f"a convolution that would be pooled at once: {why}")
+    sizes = direct_conv.sizes_of(link, pool)
+    shape = direct_conv.choose(build.target, sizes)
+    if shape is None or not _is_little(build, link, sizes, shape, LAUNCH + 0.7):
+        raise CannotLower("a convolution that is faster apart from what pools it")
+    return direct_conv.launch(build, link, pool, how, result, shape)
+
+
+def reduced(
+    build: VulkanBuilder, link: Link, result: TensorType, name: str, axes: Sequence[int]
+) -> list[View]:
+    """A convolution whose results are reduced, in one launch; `CannotLower` where two are better."""
+    if name != "Mean" or tuple(axes) != tuple(range(2, result.rank)) or result.dims[2:] != (1,) * len(axes):
+        raise CannotLower("a convolution that would be reduced at once: no means over all pixels")
+    return channel_means.launch(build, link, result)
+
+
+def _direct(
+    build: VulkanBuilder, link: Link, result: TensorType
+) -> tuple[Callable[[str], Candidate] | None, bool]:
+    """A convolution without tiles, given why it is not on units, where there is that; and whether it is so
+    little that this is best."""
+    alone = direct_conv.each_alone(link.windows.output)
+    sizes = direct_conv.sizes_of(link, alone)
+    shape = None if direct_conv.refusal(link, alone) else direct_conv.choose(build.target, sizes)
+    if shape is None:
+        return None, False
+    time = direct_conv.estimate(build.target, sizes, shape)
+
+    def candidate(why: str) -> Candidate:
+        emit = functools.partial(direct_conv.launch, build, link, alone, "", result, shape, why)
+        return Candidate(f"direct, {shape.label()}", time, emit)
+
+    return candidate, _is_little(build, link, sizes, shape, 0.0)
+
+
+def _is_little(
+    build: VulkanBuilder,
+    link: Link,
+    sizes: direct_conv.Sizes,
+    shape: direct_conv.Shape,
+    behind: float,
+) -> bool:
+    """Whether a direct launch is expected to be faster than tiles and `behind` microseconds more."""
+    if direct_conv.forced is not None:
+        return True
+    time = direct_conv.estimate(build.target, sizes, shape)
+    steps = sizes.channels * link.windows.taps
+    product = convolution(link.x, link.windows, 1, link.filters, steps, link.x.type)
+    tiled, _, _ = _gathered(build, product, link.x, link.weight, link.windows, 1)
+    apart = estimate_ordinary(build.target, tiled)
+    units = None if why_no_units(build.target) else conv_units.rule_of(build.target, product)
+    if units is not None:
+        apart = min(apart, units.time)
+    return time < (SHORT if apart < SHORT_TIME else 1.0) * apart + behind
 
 
 def _gathered(

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 4
 """Products of more rows are tiled: their matrix is no longer read once for each result."""
+LEAST_ELEMENTS = 1024
+"""Of the matrix: a product of fewer is nothing but a launch."""
 THREADS = 256
 """Of a workgroup whose columns lie along k, whose rows are normalised on the way, whose matrix is small;"""
 MANY_THREADS = 1024
@@ -83,7 +85,7 @@ def fits(a: View, b: View) -> bool:
     """Whether the product of (batch, m, k) and (batch, k, n) has few rows and a matrix worth vectors."""
     if isinstance(a.shape[1], Size) or a.shape[1] > MAX_ROWS:
         return False
-    return typical(b.shape[1] * b.shape[2]) >= 4096 and (b.strides[2] == 1 or b.strides[1] == 1)
+    return typical(b.shape[1] * b.shape[2]) >= LEAST_ELEMENTS and (b.strides[2] == 1 or b.strides[1] == 1)
 
 
 def candidates(build: VulkanBuilder, product: Product, a: View, b: View) -> Iterator[Candidate]:

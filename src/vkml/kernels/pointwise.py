@@ -323,31 +323,67 @@ def emit_results(
         leaves: what it reads besides, by names.
     """
     coordinates = tuple(f"c{axis}" for axis in range(len(sizes)))
-    lines: list[str] = []
     bound = {name: f"x{number}" for number, name in enumerate(results)}
-    values = list(bound.values())
     arguments = [f"int {c}" for c in coordinates]
     arguments += [f"{type_} {bound[name]}" for name, type_ in results.items()]
-    if body is not None:
-        for name, leaf in leaves.items():
-            view = on_space(leaf, sizes)
-            pointer = writer.read(view, in_place=True)
-            offset = writer.offset(coordinates, view.strides)
-            variable = f"leaf{len(bound)}"
-            lines.append(
-                f"    {compute_type(view.dtype)} {variable} = {load_expression(pointer, offset, view.dtype)};"
-            )
-            bound[name] = variable
-        operands = [bound[value.name] for value in body.inputs]
-        statements, values = write_statements(writer, scalar_results(body), operands)
-        lines += statements
-        writer.math()
+    lines, values = _applied(writer, sizes, coordinates, body, leaves, bound)
     for value, output in zip(values, outputs, strict=True):
         view = on_space(output, sizes)
         pointer = writer.write(view)
         offset = writer.offset(coordinates, view.strides)
         lines.append(f"    {pointer}[{offset}] = {store_expression(value, output.dtype)};")
     writer.text("\n".join([f"void store({', '.join(arguments)})", "{", *lines, "}"]))
+
+
+def emit_value(writer: KernelWriter, name: str, sizes: tuple[int, ...], epilogue: Epilogue | None) -> None:
+    """Adds ``float NAME(int c0, …, float x)``: what an epilogue makes of a float result that nobody writes.
+
+    Args:
+        writer: of the template's kernel.
+        name: of the function.
+        sizes: the index space of the results.
+        epilogue: what is applied, of one float result.
+    """
+    coordinates = tuple(f"c{axis}" for axis in range(len(sizes)))
+    lines: list[str] = []
+    values = ["x0"]
+    if epilogue is not None:
+        bound = {epilogue.result: "x0"}
+        lines, values = _applied(
+            writer, sizes, coordinates, epilogue.body, epilogue.leaves, bound, in_place=False
+        )
+    [value] = values
+    arguments = ", ".join([*(f"int {c}" for c in coordinates), "float x0"])
+    writer.text("\n".join([f"float {name}({arguments})", "{", *lines, f"    return {value};", "}"]))
+
+
+def _applied(
+    writer: KernelWriter,
+    sizes: tuple[int, ...],
+    coordinates: tuple[str, ...],
+    body: Graph | None,
+    leaves: Mapping[str, View],
+    bound: dict[str, str],
+    *,
+    in_place: bool = True,
+) -> tuple[list[str], list[str]]:
+    """Lines that apply a body to the variables that names are bound to, and what its results are called."""
+    lines: list[str] = []
+    if body is None:
+        return lines, list(bound.values())
+    for name, leaf in leaves.items():
+        view = on_space(leaf, sizes)
+        pointer = writer.read(view, in_place=in_place)
+        offset = writer.offset(coordinates, view.strides)
+        variable = f"leaf{len(bound)}"
+        lines.append(
+            f"    {compute_type(view.dtype)} {variable} = {load_expression(pointer, offset, view.dtype)};"
+        )
+        bound[name] = variable
+    operands = [bound[value.name] for value in body.inputs]
+    statements, values = write_statements(writer, scalar_results(body), operands)
+    writer.math()
+    return [*lines, *statements], values
 
 
 def emit_vector_store(
