@@ -46,8 +46,10 @@ TAPS_FIRST, ALONG_COLUMNS, ALONG_WINDOWS = (0.62, 1.0), (0.5, 0.25), (0.6, 0.8)
 With taps first; else where lanes run along columns, or along windows. TFLOP/s on an H200: 21 to 24 and 35 to
 38; the first layer of ResNet-18, and its gradient by weights, 18 and 10; other gradients 13 to 24, 15 to 33.
 """
-SHORT = 1.5
-"""How much longer tiles take of little work than is estimated: 1.2 to 3 times (16 layers, H200);"""
+SHORT, EMPTY_SHORT = 1.25, 1.5
+"""How much longer tiles take of little work than is estimated (16 layers, H200), and where steps or filters
+are so few that most of a tile is empty, where it is 1.8 to 3 times;"""
+FEW_STEPS, FEW_FILTERS = 64, 16
 SHORT_TIME = 12.0
 """and what is little: so many microseconds."""
 NARROW = 256
@@ -162,7 +164,7 @@ def pooled(
         raise CannotLower(f"a convolution that would be pooled at once: {why}")
     sizes = direct_conv.sizes_of(link, pool)
     shape = direct_conv.choose(build.target, sizes)
-    if shape is None or not _is_little(build, link, sizes, shape, LAUNCH + 0.7):
+    if shape is None or not _is_little(build, link, sizes, shape, LAUNCH + 0.3):
         raise CannotLower("a convolution that is faster apart from what pools it")
     return direct_conv.launch(build, link, pool, how, result, shape)
 
@@ -219,7 +221,8 @@ def _is_little(
         if not halo_units.refusal(build, product, link.x, weight, windows, 1):
             halos = halo_units.choices(build.target, product, weight, windows)
             apart = min([apart, *(choice.time for choice in halos)])
-    return time < (SHORT if apart < SHORT_TIME else 1.0) * apart + behind
+    longer = EMPTY_SHORT if steps < FEW_STEPS or link.filters < FEW_FILTERS else SHORT
+    return time < (longer if apart < SHORT_TIME else 1.0) * apart + behind
 
 
 def _gathered(
