@@ -21,7 +21,8 @@ import vkml
 from vkml.cli.output import console, show_table, table
 from vkml.engine.devices import fragments_of
 from vkml.engine.sketch import Sketch
-from vkml.kernels import bfloat16_units, sliced, split_product
+from vkml.ir.wording import counted
+from vkml.kernels import bfloat16_units, matrix_units, sliced, split_product
 from vkml.lowering.kept import forget_lowerings
 from vkml.onnx import save_graph
 from vkml.vulkan import find_device
@@ -34,7 +35,7 @@ CHECKED_ROWS = 64
 
 COLUMNS = "µs", "TFLOP/s", "pieces, µs", "TFLOP/s of all", "error"
 
-AnyTile = bfloat16_units.Tile | split_product.Tile
+AnyTile = bfloat16_units.Tile | matrix_units.Tile
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def taken(tile: AnyTile | None, splits: int) -> Iterator[None]:
     """Has products be computed by a tile in so many ranges of K, or by ordinary arithmetic."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(patch.object(sliced, "choose", lambda *_: None))
-        for kernel, kind in ((bfloat16_units, bfloat16_units.Tile), (split_product, split_product.Tile)):
+        for kernel, kind in ((bfloat16_units, bfloat16_units.Tile), (split_product, matrix_units.Tile)):
             if isinstance(tile, kind):
                 stack.enter_context(patch.object(kernel, "forced", (tile, splits)))
             else:
@@ -94,6 +95,8 @@ def prepared(device: str, tile: AnyTile | None, size: tuple[int, int, int], spli
     error = float(np.linalg.norm(found[rows] - exact) / np.linalg.norm(exact))
     [plan] = session._runner.plans.kept.values()
     label = "ordinary arithmetic" if tile is None else tile.label()
+    if isinstance(tile, matrix_units.Tile):
+        label = f"{counted(tile.pieces, 'piece')} of scaled fp16, {label}"
     return Product(label, session, plan.programs[0], size, error)
 
 

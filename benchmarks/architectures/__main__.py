@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.architectures.catalogue import ARCHITECTURES, Feed, files_of
+from benchmarks.architectures.catalogue import ALL, ARCHITECTURES, LIBRARIES, Feed, files_of
 from benchmarks.measure import TOLERANCE, Measured, Peer, Prepared, measure
+from benchmarks.peers import make_peers
 from benchmarks.peers.onnxruntime import OnnxRuntimeCpu
 from benchmarks.peers.vkml import Vkml
 from benchmarks.report import as_json, machine
@@ -57,21 +58,34 @@ def main() -> None:
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help="by default all: " + ", ".join(ARCHITECTURES)
     )
+    parser.add_argument(
+        "--libraries", action="store_true", help="networks of torchvision and transformers instead"
+    )
+    parser.add_argument(
+        "--against",
+        metavar="PEER",
+        help="what vkml is beside, as of python -m benchmarks; by default onnxruntime",
+    )
     parser.add_argument("--device", default="cpu", help="where vkml runs")
     parser.add_argument("--threads", type=int, default=2, help="of each runtime")
     parser.add_argument("--seconds", type=float, default=1.0, help="for each runtime and network")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
     options = parser.parse_args()
-    if unknown := set(options.names) - ARCHITECTURES.keys():
-        parser.error(f"there is no {', '.join(unknown)}; there is {', '.join(ARCHITECTURES)}")
-    columns = ("vkml", "onnxruntime", "ratio", "of medians", "difference", "by NumPy")
+    if unknown := set(options.names) - ALL.keys():
+        parser.error(f"there is no {', '.join(unknown)}; there is {', '.join(ALL)}")
+    other = options.against or "onnxruntime"
+    columns = ("vkml", other, "ratio", "of medians", "difference", "by NumPy")
     rows, ratios, figures = table("network", *columns, right=columns), [], []
     out = console()
-    for name in options.names or ARCHITECTURES:
+    for name in options.names or (LIBRARIES if options.libraries else ARCHITECTURES):
         path, feeds = files_of(name)
         peers: list[Peer] = [
             Vkml("vkml", options.device, "high", options.threads),
-            OnnxRuntimeCpu("onnxruntime", options.threads),
+            *(
+                make_peers([options.against], options.device)
+                if options.against
+                else [OnnxRuntimeCpu("onnxruntime", options.threads)]
+            ),
         ]
         if len(feeds) > 1:
             peers = [Cycled(peer, feeds) for peer in peers]
@@ -89,7 +103,7 @@ def main() -> None:
             duration(min(there.runs)),
             f"{ratios[-1]:.2f}",
             f"{there.median / here.median:.2f}",
-            _difference(there, is_quantized=ARCHITECTURES[name].is_quantized),
+            _difference(there, is_quantized=ALL[name].is_quantized),
             str(len(by_numpy(path, feeds[0], options.device))),
         )
     show_table(out, rows, "shortest runs")

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.architectures import libraries
 from benchmarks.models import folder
 
 Array = np.ndarray[Any, Any]
@@ -27,7 +28,7 @@ class Architecture:
     """A network and what it is run with."""
 
     module: str
-    """The class, as ``language.Encoder``."""
+    """The class, as ``language.Encoder``, or the module that has `make`."""
     inputs: Callable[[Any, Any], Sequence[tuple[Any, ...]]]
     """Examples, of PyTorch and a generator of random numbers; the first one is exported."""
     names: tuple[str, ...]
@@ -35,6 +36,8 @@ class Architecture:
     open: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     """Input → axis → the name of a size that is open."""
     is_quantized: bool = False
+    make: Callable[[], Any] | None = None
+    """Makes the network, where no class of these modules does."""
 
 
 def _image(side: int) -> Callable[[Any, Any], Sequence[tuple[Any, ...]]]:
@@ -112,17 +115,24 @@ ARCHITECTURES: dict[str, Architecture] = {
 }
 """Name → network."""
 
+LIBRARIES: dict[str, Architecture] = {
+    name: Architecture("libraries", network.inputs, network.names, make=network.make)
+    for name, network in libraries.NETWORKS.items()
+}
+"""The same of networks for which torchvision or transformers have to be installed."""
+ALL = ARCHITECTURES | LIBRARIES
+
 
 def files_of(name: str) -> tuple[Path, list[Feed]]:
     """The file of a network, exported on first use and whenever its sources have changed, and its feeds."""
-    module = ARCHITECTURES[name].module.partition(".")[0]
+    module = ALL[name].module.partition(".")[0]
     sources = [Path(__file__), Path(__file__).with_name(f"{module}.py")]
     state = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:8]
     stem = "".join(letter if letter.isalnum() else "_" for letter in name)
     built = folder() / f"{stem}-{state}.onnx"
     if not built.exists():
         built.parent.mkdir(parents=True, exist_ok=True)
-        _export(ARCHITECTURES[name], built)
+        _export(ALL[name], built)
     with np.load(built.with_suffix(".npz")) as kept:
         count = 1 + max(int(key.partition("/")[0]) for key in kept)
         feeds: list[dict[str, Array]] = [{} for _ in range(count)]
@@ -140,7 +150,8 @@ def _export(architecture: Architecture, path: Path) -> None:
         raise SystemExit("exporting needs PyTorch: pip install torch") from None
     of, _, kind = architecture.module.partition(".")
     torch.manual_seed(0)
-    network = getattr(importlib.import_module(f"benchmarks.architectures.{of}"), kind)()
+    make = architecture.make or getattr(importlib.import_module(f"benchmarks.architectures.{of}"), kind)
+    network = make()
     for part in network.modules():  # so that what comes out hangs on what goes in, however deep it is
         if isinstance(part, torch.nn.Conv1d | torch.nn.Conv2d):
             torch.nn.init.kaiming_normal_(part.weight)

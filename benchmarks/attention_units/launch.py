@@ -47,7 +47,7 @@ class Kernels:
         self._pipelines: list[Pipeline] = []
 
     def layouts(self, fragment: Fragment) -> FragmentLayouts | None:
-        return fragment_layouts(self.device, fragment)
+        return fragment_layouts(self.device.info, lambda: self.device, fragment)
 
     def compiled(self, dispatches: Sequence[Dispatch]) -> dict[int, Pipeline]:
         """The engine's kernels by identity."""

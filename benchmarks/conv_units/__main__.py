@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,9 +30,10 @@ from benchmarks.matrix_units.statistics import statistics
 from benchmarks.models import model_file
 from vkml import vulkan
 from vkml.engine import devices as device_registry
-from vkml.kernels import conv_units, matrix_units
+from vkml.kernels import conv_units, halo_units, matrix_units
 from vkml.kernels.compiling import compile_kernel
 from vkml.kernels.matrix_units import Choice, Tile
+from vkml.kernels.packed_weights import Fragment
 from vkml.lowering.kept import forget_lowerings
 from vkml.onnx import save_graph
 
@@ -47,6 +48,12 @@ MORE_TILES = (
     Tile(32, 32, 1, 4, 64, 4, 1.0, 1.0),
 )
 """Tried beside those that the rule has."""
+MORE_HALO_TILES = (
+    halo_units.Tile(2, 32, 4, 1, 2, 16, 2, 3),
+    halo_units.Tile(4, 64, 2, 1, 1, 16, 2, 3),
+    halo_units.Tile(4, 64, 1, 4, 0, 16, 2, 3),
+)
+"""The same for tiles whose pixels come to shared memory once."""
 RANGES = {
     "resnet50_b1": (1, 4, 8),
     "resnet50_b32": (1, 4),
@@ -57,19 +64,26 @@ RANGES = {
 
 
 @contextmanager
-def planning(choice: Choice | None = None, *, is_strict: bool = False) -> Iterator[None]:
+def planning(choice: Choice | halo_units.Choice | None = None, *, is_strict: bool = False) -> Iterator[None]:
     """Plans made inside have convolutions as chosen, as the rule says, or strict ones."""
     forget_lowerings()
-    matrix_units.forced = choice
+    left_out = {conv_units, halo_units} if is_strict else set()
+    if isinstance(choice, halo_units.Choice):
+        halo_units.forced = choice
+    elif choice is not None:
+        matrix_units.forced = choice
     try:
-        if is_strict:
-            with mock.patch.object(conv_units, "refusal", lambda *given: "left out"):
-                yield
-        else:
+        with ExitStack() as patches:
+            for module in left_out:
+                patches.enter_context(mock.patch.object(module, "refusal", _left_out))
             yield
     finally:
-        matrix_units.forced = None
+        matrix_units.forced = halo_units.forced = None
         forget_lowerings()
+
+
+def _left_out(*operands: Any, **settings: Any) -> str:
+    return "left out"
 
 
 @dataclass(frozen=True)
@@ -187,24 +201,31 @@ def sweep(name: str, device: str, heater: Heater, until: float) -> None:
     assert fragment is not None, f"{device} has no matrix units"
     with planning(is_strict=True):
         strict = run_layers(layers, device, heater)
+    for choice in _all_choices(name, fragment):
+        if time.perf_counter() > until:
+            print("out of time", flush=True)
+            return
+        try:
+            with planning(choice):
+                found = run_layers(layers, device, heater, 7)
+        except Exception as problem:
+            print(f"{name} {choice.label()}: {type(problem).__name__} {str(problem)[:200]}", flush=True)
+            continue
+        worst = max(one.error(other) for one, other in zip(found, strict, strict=True))
+        # Layers that the choice is not for are computed otherwise.
+        times = " ".join(
+            f"{each.microseconds:.1f}" if each.variant == choice.label() else "-" for each in found
+        )
+        print(f"{name} {choice.label()}: {times} {worst:.0e}", flush=True)
+
+
+def _all_choices(name: str, fragment: Fragment) -> Iterator[Choice | halo_units.Choice]:
     for splits in RANGES[name]:
+        for halo_tile in (*halo_units.TILES, *MORE_HALO_TILES):
+            yield halo_units.Choice(halo_tile, splits)
         for tile in (*conv_units.TILES, *MORE_TILES):
-            if time.perf_counter() > until:
-                print("out of time", flush=True)
-                return
-            if not conv_units.fits(tile, fragment):
-                continue
-            choice = Choice(tile, splits)
-            label = f"{tile.m}x{tile.n}/{tile.sub_m}x{tile.sub_n}x{tile.slices} k{tile.step_k} /{splits}"
-            try:
-                with planning(choice):
-                    found = run_layers(layers, device, heater, 7)
-            except Exception as problem:
-                print(f"{name} {label}: {type(problem).__name__} {str(problem)[:200]}", flush=True)
-                continue
-            worst = max(one.error(other) for one, other in zip(found, strict, strict=True))
-            times = " ".join(f"{each.microseconds:.1f}" for each in found)
-            print(f"{name} {label}: {times} {worst:.0e}", flush=True)
+            if conv_units.fits(tile, fragment):
+                yield Choice(tile, splits)
 
 
 def print_statistics(device: str) -> None:
@@ -212,16 +233,18 @@ def print_statistics(device: str) -> None:
     info = vulkan.find_device(device, True)
     opened, target = device_registry.open_device(info), device_registry.target_of(info)
     assert target.fragment is not None, f"{device} has no matrix units"
-    for tile in (*conv_units.TILES, *MORE_TILES):
-        if not conv_units.fits(tile, target.fragment):
-            continue
+    for choice in _all_choices("resnet50_b32", target.fragment):
+        if choice.splits > 1:
+            break
         for layer in (Layer(8, 256, 256, 28), Layer(8, 256, 256, 28, 1)):
-            with planning(Choice(tile, 1)):
+            with planning(choice):
                 kernel = kernel_of(layer, target)
+            if kernel.variant != choice.label():
+                continue
             spirv = compile_kernel(kernel.source, kernel.label)
             found = statistics(opened, spirv, kernel.constants, kernel.push_bytes)
             figures = ", ".join(f"{name} {value & 0xFFFFFFFF}" for name, value in found.items())
-            print(f"{tile.label()}, {layer.kernel}×{layer.kernel}: {figures}", flush=True)
+            print(f"{choice.label()}, {layer.kernel}×{layer.kernel}: {figures}", flush=True)
 
 
 def whole_model(name: str, device: str, seconds: float) -> None:

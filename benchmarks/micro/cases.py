@@ -24,6 +24,8 @@ CONSTANT_SEED = 1
 """Of a product's constant operand, and of its second one, too."""
 _ROW = 1024
 """Elements of a row that is normalised, or gathered."""
+_VOCABULARY = 50257
+"""Elements of a row of which a language model's next word is drawn."""
 
 
 @dataclass(frozen=True)
@@ -216,18 +218,26 @@ def _convolutions(sizes: Sizes) -> Iterator[Case]:
                 2 * pixels * filters * channels * kernel**2,
                 products=products,
             )
-    channels, side = 144, 56
-    yield Case(
-        "convolution",
-        f"depthwise 3×3, batch {batch}, {channels}, {side}², fp32",
-        _node(
-            "Conv",
-            ((batch, channels, side, side), dtypes.FLOAT32),
-            numbers((channels, 1, 3, 3), dtypes.FLOAT32, 1),
-            pads=[1] * 4,
-            group=channels,
-        ),
-    )
+    for images, channels, side, kernel, stride in (
+        (batch, 144, 56, 3, 1),
+        (batch, 96, 112, 3, 2),
+        (batch, 96, 56, 7, 1),
+        (1, 192, 28, 3, 1),
+        (1, 960, 7, 3, 1),
+    ):
+        step = f", every {stride}nd" if stride > 1 else ""
+        yield Case(
+            "convolution",
+            f"depthwise {kernel}×{kernel}{step}, batch {images}, {channels}, {side}², fp32",
+            _node(
+                "Conv",
+                ((images, channels, side, side), dtypes.FLOAT32),
+                numbers((channels, 1, kernel, kernel), dtypes.FLOAT32, 1),
+                pads=[kernel // 2] * 4,
+                strides=[stride] * 2,
+                group=channels,
+            ),
+        )
 
 
 HEADS, HEAD_SIZE = 16, 128
@@ -247,7 +257,7 @@ def _attention(length: int) -> Iterator[Case]:
 
 def _passes(elements: int) -> Iterator[Case]:
     """What memory bounds: each reads or writes so many numbers of float32."""
-    single = dtypes.FLOAT32
+    single, half = dtypes.FLOAT32, dtypes.FLOAT16
     rows = elements // _ROW
     x = (rows, _ROW), single
     ones, zeros = np.ones(_ROW, np.float32), np.zeros(_ROW, np.float32)
@@ -261,6 +271,11 @@ def _passes(elements: int) -> Iterator[Case]:
     yield Case("elementwise", "Add of a row", _node("Add", x, ones))
     yield Case("norm", f"LayerNormalization, rows of {_ROW}", _node("LayerNormalization", x, ones, zeros))
     yield Case("norm", f"RMSNormalization, rows of {_ROW}", _node("RMSNormalization", x, ones, opset=23))
+    halves = (2 * rows, _ROW), half
+    weights = ones.astype(np.float16), zeros.astype(np.float16)
+    yield Case(
+        "norm", f"LayerNormalization, rows of {_ROW}, fp16", _node("LayerNormalization", halves, *weights)
+    )
     scales = np.ones(images[1], np.float32)
     yield Case(
         "norm",
@@ -270,13 +285,17 @@ def _passes(elements: int) -> Iterator[Case]:
     yield Case("softmax", f"rows of {_ROW}", _node("Softmax", x))
     yield Case("softmax", f"rows of {matrix[0][1]}", _node("Softmax", matrix))
     yield Case("softmax", "down the columns", _node("Softmax", matrix, axis=0))
+    middle = (max(1, rows // _ROW), min(rows, _ROW), _ROW)
+    yield Case("softmax", f"middle axis of {middle[1]}", _node("Softmax", (middle, single), axis=1))
+    yield Case("softmax", f"rows of {_ROW}, fp16", _node("Softmax", halves))
     last, first = np.array([1]), np.array([0])
     yield Case("reduce", f"sums of rows of {_ROW}", _node("ReduceSum", x, last))
     yield Case("reduce", f"sums of columns of {matrix[0][0]}", _node("ReduceSum", matrix, first))
     yield Case("reduce", "the largest of all", _node("ReduceMax", x))
     yield Case("reduce", f"ArgMax of rows of {_ROW}", _node("ArgMax", x, axis=1))
+    yield Case("reduce", f"ArgMax of columns of {matrix[0][0]}", _node("ArgMax", matrix, axis=0))
     yield Case("transpose", "matrix, fp32", _node("Transpose", matrix, perm=[1, 0]))
-    yield Case("transpose", "matrix, fp16", _node("Transpose", (matrix[0], dtypes.FLOAT16), perm=[1, 0]))
+    yield Case("transpose", "matrix, fp16", _node("Transpose", (matrix[0], half), perm=[1, 0]))
     yield Case("transpose", "channels first → last", _node("Transpose", (images, single), perm=[0, 2, 3, 1]))
     heads = (rows // 64, 64, 16, _ROW // 16)
     yield Case("transpose", "heads", _node("Transpose", (heads, single), perm=[0, 2, 1, 3]))
@@ -300,3 +319,7 @@ def _passes(elements: int) -> Iterator[Case]:
     )
     yield Case("concat", "two matrices", _node("Concat", x, x, axis=1))
     yield Case("sort", f"TopK, 8 of rows of {_ROW}", _node("TopK", x, np.array([8])))
+    for count in dict.fromkeys((max(1, elements // _VOCABULARY), 1)):
+        logits = (count, min(_VOCABULARY, elements)), single
+        case = f"TopK, 50 of {count} × {logits[0][1]}"
+        yield Case("sort", case, _node("TopK", logits, np.array([50])))

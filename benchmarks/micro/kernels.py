@@ -38,6 +38,8 @@ CHAIN_SECONDS = 0.008
 SAMPLES = 3
 AT_ONCE = 8
 """Cases that are made ready side by side."""
+_SETTLING = 4
+"""Calls of a captured function until it is captured and compiled, and reading its results, too."""
 _CHECKED = 16
 """Rows and columns of a product where results are compared with float64."""
 _WARM_SIDE = 2048
@@ -173,7 +175,7 @@ class Bench:
         precision = vkml.get_float32_matmul_precision()
         vkml.set_float32_matmul_precision("high")  # as forward is timed
         try:
-            there, both_ways = (_run_seconds(vkml.jit(each)) for each in (forward, both))
+            there, both_ways = (self._run_seconds(vkml.jit(each)) for each in (forward, both))
         except (Error, MemoryError) as problem:
             return Found("attention", label, problem=f"{type(problem).__name__}: {problem}")
         finally:
@@ -185,29 +187,30 @@ class Bench:
         ceiling = self.operations.get("float16")
         return Found("attention", label, seconds, operations, moved, operations / seconds, ceiling)
 
+    def _run_seconds(self, run: Any) -> float:
+        """Median seconds of a captured function, until an element of each of its results is there.
 
-_SETTLING = 4
-"""Calls of a captured function until it is captured and compiled, and reading its results, too."""
+        Clocks fall while a function is captured and its kernels are compiled, and take half a second to rise
+        again: the first runs take up to six times as long.
+        """
+        taken: list[float] = []
 
+        def once() -> None:
+            started = time.perf_counter()
+            found = run()
+            for each in found if isinstance(found, tuple | list) else (found,):
+                each.flatten()[0].item()
+            taken.append(time.perf_counter() - started)
 
-def _run_seconds(run: Any) -> float:
-    """Median seconds of a captured function, until an element of each of its results is there."""
-    taken: list[float] = []
-
-    def once() -> None:
-        started = time.perf_counter()
-        found = run()
-        for each in found if isinstance(found, tuple | list) else (found,):
-            each.flatten()[0].item()
-        taken.append(time.perf_counter() - started)
-
-    for _ in range(_SETTLING):
-        once()
-    taken.clear()
-    until = time.perf_counter() + 0.5
-    while len(taken) < 3 or (time.perf_counter() < until and len(taken) < 24):
-        once()
-    return statistics.median(taken)
+        for _ in range(_SETTLING):
+            once()
+        if self.burner is not None:
+            self.burner.burn(0.5)
+        taken.clear()
+        until = time.perf_counter() + 0.5
+        while len(taken) < 3 or (time.perf_counter() < until and len(taken) < 100):
+            once()
+        return statistics.median(taken)
 
 
 class _Loaded:

@@ -56,6 +56,14 @@ def test_networks_lie_in_modules_that_are_there() -> None:
         assert f"class {kind}(" in (folder / f"{module}.py").read_text()
 
 
+def test_networks_of_libraries_are_known_by_names_of_their_own() -> None:
+    assert not catalogue.ARCHITECTURES.keys() & catalogue.LIBRARIES.keys()
+    stems = {"".join(letter if letter.isalnum() else "_" for letter in name) for name in catalogue.ALL}
+    assert len(stems) == len(catalogue.ALL), "each has a file of its own"
+    for network in catalogue.LIBRARIES.values():
+        assert network.make is not None and network.names
+
+
 def test_nodes_without_a_kernel_are_named(tmp_path: Path) -> None:
     import vkml.onnx
     from benchmarks.models import Network

@@ -7,8 +7,7 @@ import pytest
 from benchmarks.pieces import prepared, tiles_of
 from vkml import vulkan
 from vkml.engine.devices import fragments_of
-from vkml.kernels.split_product import Tile
-from vkml.kernels.split_rows import BLOCK
+from vkml.kernels.matrix_units import Tile
 
 
 def test_a_tile_and_ordinary_arithmetic(vulkan_device_name: str) -> None:
@@ -16,12 +15,11 @@ def test_a_tile_and_ordinary_arithmetic(vulkan_device_name: str) -> None:
     if not fragments:
         pytest.skip("no fp16 matrix units on this device")
     assert tiles_of(vulkan_device_name)
-    one = fragments[0]
-    tile = Tile(2 * one.m, one.n, BLOCK, one.m, one.n, 2, 100, 0.5)
+    tile = Tile(max(16, fragments[0].m), 16, 2, 1, 32, 1, 1.0, 0.5, 2)
     size = 40, 24, 200
     for chosen, splits, kernels in (
-        (tile, 1, ["split_rows", "column_ranges", "split_columns", "matmul"]),
-        (tile, 2, ["split_rows", "column_ranges", "split_columns", "matmul", "add_partials"]),
+        (tile, 1, ["split_rows", "column_magnitudes", "pack_weights", "matmul"]),
+        (tile, 2, ["split_rows", "column_magnitudes", "pack_weights", "matmul", "add_partials"]),
         (None, 1, ["matmul"]),
     ):
         product = prepared(vulkan_device_name, chosen, size, splits)

@@ -44,6 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--perturb", action="store_true", help="change an element of each output: hardly a case may pass"
     )
+    parser.add_argument(
+        "--tune", choices=("off", "quick", "full"), default="off", help="kernels by measured times, on a GPU"
+    )
     parser.add_argument("--seconds", type=float, default=workers.SECONDS, help="that a case may take")
     options = parser.parse_args(arguments)
     cases = suite()
@@ -53,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     start = time.monotonic()
     onnx = importlib.metadata.version("onnx")
     print(f"{len(names)} cases of onnx {onnx} on {options.device}, {options.jobs} jobs", flush=True)
-    judge = Judging(cases, options.device, options.perturb)
+    judge = Judging(cases, options.device, options.perturb, options.tune)
     verdicts: Iterable[Verdict] = (
         workers.run(names, judge.start, options.jobs, options.seconds)
         if options.jobs
@@ -84,10 +87,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 class Judging:
     """What judges cases by their names, made in the process that does it."""
 
-    def __init__(self, cases: Mapping[str, Case], device: str, is_perturbed: bool = False) -> None:
+    def __init__(
+        self, cases: Mapping[str, Case], device: str, is_perturbed: bool = False, tune: str = "off"
+    ) -> None:
         self._cases = cases
         self._device = device
         self._is_perturbed = is_perturbed
+        self._tune = tune
 
     def start(self) -> workers.Judge:
         """Opens vkml, which the process that forks others must not."""
@@ -95,7 +101,7 @@ class Judging:
         from tests.fuzz.worker import device_name
 
         device = device_name(self._device)
-        return lambda name: judge(self._cases[name], device, is_perturbed=self._is_perturbed)
+        return lambda name: judge(self._cases[name], device, is_perturbed=self._is_perturbed, tune=self._tune)
 
 
 MOST_BLIND = 0.02

@@ -16,19 +16,20 @@ from vkml.ir import dtypes
 Array = np.ndarray[Any, Any]
 
 
-def judge(case: Case, device: str, *, is_perturbed: bool = False) -> Verdict:
+def judge(case: Case, device: str, *, is_perturbed: bool = False, tune: str = "off") -> Verdict:
     """Runs all data sets of a case on a device.
 
     Args:
         case: of the suite.
         device: as `vkml.devices` names it.
         is_perturbed: whether an element of each output is changed before it is compared: a control.
+        tune: of the session's options.
     """
     said = len(vulkan.validation_messages()) if device != "cpu" else 0
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            devices, fallbacks = _run(case, device, is_perturbed)
+            devices, fallbacks = _run(case, device, is_perturbed, tune)
     except Exception as error:
         return Verdict(case.name, f"{type(error).__name__}: {_line(str(error))}")
     messages = vulkan.validation_messages()[said:] if device != "cpu" else []
@@ -37,10 +38,11 @@ def judge(case: Case, device: str, *, is_perturbed: bool = False) -> Verdict:
     return Verdict(case.name, "", devices, fallbacks)
 
 
-def _run(case: Case, device: str, is_perturbed: bool) -> tuple[frozenset[str], tuple[str, ...]]:
+def _run(case: Case, device: str, is_perturbed: bool, tune: str) -> tuple[frozenset[str], tuple[str, ...]]:
     """Asserts that the case passes; names of the devices that its programs run on, and what fell back."""
     options = vkml.SessionOptions()
     options.log_severity_level = 4
+    options.tune = tune
     vkml.manual_seed(0)  # what is drawn without a seed of its own is the same each time
     with vkml.InferenceSession(case.source_for_session(), options, devices=device) as session:
         names = [value.name for value in session.get_inputs()]

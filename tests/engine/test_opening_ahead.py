@@ -103,11 +103,10 @@ def test_a_model_that_is_refused_while_its_device_opens(model: Path, vulkan_devi
     """The process ends in order, and the device with it."""
     text = """
 import sys, numpy, vkml
-from vkml.onnx import load_graph
-import vkml.engine.session as session
+import vkml.onnx
 def refuse(*arguments, **more):
     raise vkml.InvalidGraph("refused")
-session.load_graph = refuse
+vkml.onnx.load_graph = refuse
 try:
     vkml.InferenceSession(sys.argv[1], devices=sys.argv[2])
 except vkml.InvalidGraph as error:

@@ -225,6 +225,7 @@ def test_weights_that_are_packed(
         pytest.skip("no fp16 matrix units on this device")
     # Whatever ran before, the device is asked how it holds fragments, which the host reads.
     monkeypatch.setattr(fragment_check, "_known", {})
+    monkeypatch.setattr(fragment_check, "_kept", lambda *entry: None)
     monkeypatch.setattr(matrix_units, "forced", Choice(Tile(16, 16, 2, 1, 32, 1, 1.0, 1.0), 1, False))
     run(vulkan_device_name, numbers(64, 32), 20, atol=1e-2, precision="high")
     assert missing_barriers(notes.history) == []

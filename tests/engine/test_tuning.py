@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +17,12 @@ import pytest
 import vkml
 from tests.kernels.test_matrix_units import GPU
 from tests.kernels.test_tiles import lavapipe
-from vkml.engine import devices, tuning, tuning_file
+from vkml.engine import ahead, devices, tuning, tuning_file
 from vkml.engine.sketch import Sketch
 from vkml.engine.trial_timing import Bench, TrialProgram, operands_of
 from vkml.engine.tuning_file import Measured, Setup, read_file, setup_of, write_file
 from vkml.engine.tuning_setting import tunings_of
-from vkml.errors import InvalidArgument, NoSuchFile, OutOfMemory
+from vkml.errors import CompileError, InvalidArgument, NoSuchFile, OutOfMemory
 from vkml.ir import TensorType, dtypes
 from vkml.kernels.candidates import MOST_CANDIDATES, Candidate, Picks, picked, worth_measuring
 from vkml.kernels.views import Buffer, BufferKind, contiguous
@@ -291,22 +292,79 @@ def test_time_that_is_over_in_the_middle_leaves_the_rest_to_rules(
 def test_compiling_ends_when_the_time_is_over(
     vulkan_device_name: str, model: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = [0.0]
+    vkml.close_devices()  # with the pipelines that it keeps
+    now, begun = [0.0], list[float]()
     monkeypatch.setattr(tuning, "clock", lambda: now[0])
-    compiled = []
+    monkeypatch.setattr(tuning, "usable_cores", lambda: 2)  # one kernel at a time
+    make, measured = ahead.make_pipeline, tuning.Tuning._measured
 
-    def compile_kernels(device: Any, kernels: Any, taken: Any, progress: Any) -> dict[int, Any]:
-        for done, kernel in enumerate(kernels):
-            now[0] += 1.5
-            compiled.append(kernel)
-            progress("compile", done, len(kernels))
-        raise AssertionError("nobody said that the time is over")
+    def make_pipeline(*arguments: Any) -> Any:
+        begun.append(now[0])
+        now[0] += 1.5
+        return make(*arguments)
 
-    monkeypatch.setattr(tuning, "compile_kernels", compile_kernels)
+    def until_measured(*arguments: Any) -> Any:
+        try:
+            return measured(*arguments)
+        finally:
+            monkeypatch.setattr(ahead, "make_pipeline", make)
+
+    monkeypatch.setattr(ahead, "make_pipeline", make_pipeline)
+    monkeypatch.setattr(tuning.Tuning, "_measured", until_measured)
     with session_of(model, vulkan_device_name, tune="quick") as session:
         assert {each.effort for each in found_in(session).values()} == {"rule"}
         np.testing.assert_allclose(session.run(None, {"x": X})[0], RESULT, atol=1e-4)
-    assert len(compiled) == 2
+    assert begun == [0.0, 1.5]
+
+
+def test_what_would_not_end_in_time_does_not_go_to_the_driver(
+    vulkan_device_name: str, model: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what the driver has taken for others."""
+    vkml.close_devices()  # with the pipelines that it keeps
+    now, begun = [0.0], list[float]()
+    monkeypatch.setattr(tuning, "clock", lambda: now[0])
+    monkeypatch.setattr(tuning, "usable_cores", lambda: 2)
+    make, measured = ahead.make_pipeline, tuning.Tuning._measured
+
+    def make_pipeline(*arguments: Any) -> Any:
+        begun.append(now[0])
+        time.sleep(0.3)
+        now[0] += 1.9
+        return make(*arguments)
+
+    def until_measured(*arguments: Any) -> Any:
+        try:
+            return measured(*arguments)
+        finally:
+            monkeypatch.setattr(ahead, "make_pipeline", make)
+
+    monkeypatch.setattr(ahead, "make_pipeline", make_pipeline)
+    monkeypatch.setattr(tuning.Tuning, "_measured", until_measured)
+    with session_of(model, vulkan_device_name, tune="quick") as session:
+        assert {each.effort for each in found_in(session).values()} == {"rule"}
+    assert begun == [0.0], "0.1 s are left, and the modules are alike"
+
+
+def test_a_candidate_that_the_driver_refuses_is_left_out(
+    vulkan_device_name: str, model: bytes, labels: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vkml.close_devices()
+    make, refused = ahead.make_pipeline, list[Any]()
+
+    def make_pipeline(device: Any, kernel: Any, module: Any, taken: Any) -> Any:
+        if kernel.variant == labels[-1]:
+            refused.append(kernel)
+            raise CompileError("not this one")
+        return make(device, kernel, module, taken)
+
+    monkeypatch.setattr(ahead, "make_pipeline", make_pipeline)
+    poison(monkeypatch, labels[-1].__eq__)
+    with session_of(model, vulkan_device_name, tune="full") as session:
+        [found] = found_in(session).values()
+        np.testing.assert_allclose(session.run(None, {"x": X})[0], RESULT, atol=1e-4)
+    assert refused and found.pick == labels[0]
+    assert list(found.microseconds) == (labels[:-1] if len(labels) > 2 else [])
 
 
 def test_hopeless_candidates_are_measured_no_further(
@@ -331,6 +389,41 @@ def test_at_the_roofline_nothing_is_sought(
     session_of(model, vulkan_device_name, tune="full").close()
     samples = tuning.EFFORTS["full"].samples
     assert all(clock.calls.count(label) == 1 + samples for label in clock.calls)
+
+
+@pytest.mark.parametrize("is_at_roofline", [True, False])
+def test_what_the_rule_has_at_the_roofline_is_compared_with_nothing(
+    vulkan_device_name: str,
+    model: bytes,
+    labels: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    is_at_roofline: bool,
+) -> None:
+    """On a GPU, whose caches are emptied, by which its bandwidth is known."""
+    vkml.close_devices()
+    compiled: list[str] = []
+    make, begin = ahead.make_pipeline, Bench.__init__
+
+    def make_pipeline(device: Any, kernel: Any, *rest: Any) -> Any:
+        compiled.append(kernel.variant)
+        return make(device, kernel, *rest)
+
+    def begin_cold(bench: Bench, *arguments: Any, **more: Any) -> None:
+        begin(bench, *arguments, **{**more, "is_cold": True})
+
+    monkeypatch.setattr(ahead, "make_pipeline", make_pipeline)
+    monkeypatch.setattr(Bench, "__init__", begin_cold)
+    monkeypatch.setattr(Bench, "least_seconds", lambda self, trials: 1e-3 if is_at_roofline else 0.0)
+    clock = poison(monkeypatch, labels[-1].__eq__)
+    with session_of(model, vulkan_device_name, tune="full") as session:
+        [found] = found_in(session).values()
+        np.testing.assert_allclose(session.run(None, {"x": X})[0], RESULT, atol=1e-4)
+    is_compiled = labels[-1] in compiled
+    if is_at_roofline:
+        assert set(clock.calls) == {labels[0]} and found.pick == labels[0] and found.effort == "full"
+        assert not is_compiled
+    else:
+        assert set(clock.calls) == set(labels) and found.pick == labels[-1] and is_compiled
 
 
 @pytest.mark.parametrize("where", ["__init__", "prepare"])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -204,7 +207,7 @@ def test_epilogues_see_every_element(device: str) -> None:
         with vkml.InferenceSession(model, options, devices=device) as session:
             found = session.run(None, {"x": x, "factor": factor, "residual": residual})
             kernels = [step.kernel for step in session.report().steps]
-        assert kernels == ["row_exponents", "matmul"]  # one kernel did it all
+        assert kernels == ["split_rows", "matmul"]  # one kernel did it all
         exact = (x.astype(np.float64) @ weights + bias) * factor + residual
         assert errors(found[0], exact)[0] < 3.5e-4
         np.testing.assert_array_equal(found[1], (found[0] * np.float32(0.5)).astype(np.float16))
@@ -229,7 +232,7 @@ def test_products_of_the_same_rows_share_their_scales_and_results_repeat(device:
     with vkml.InferenceSession(model, devices=device) as session:
         first, second = session.run(None, feed), session.run(None, feed)
         kernels = [step.kernel for step in session.report().steps]
-    assert kernels.count("row_exponents") == 1
+    assert kernels.count("split_rows") == 1
     assert kernels.count("matmul") == 3
     for index, (a, b) in enumerate(zip(first, second, strict=True)):
         np.testing.assert_array_equal(a, b)
@@ -349,6 +352,36 @@ def test_a_device_says_how_it_keeps_fragments(device: str, monkeypatch: pytest.M
 
     monkeypatch.setattr(fragment_check, "count_elements", counted)
     assert not target.holds_elements_once(target.fragment)
+
+
+def test_what_a_device_said_is_kept(device: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """So that the next process plans while its device opens."""
+    from vkml import vulkan
+
+    def refuse() -> NoReturn:
+        raise AssertionError("nobody waits for the device")
+
+    info = vulkan.find_device(device, True)
+    fragment = device_registry.target_of(info).fragment
+    assert fragment is not None
+    monkeypatch.setenv("VKML_CACHE_DIR", str(tmp_path))
+    opened = functools.partial(device_registry.open_device, info)
+    answers = []
+    for opens in (opened, refuse):
+        monkeypatch.setattr(fragment_check, "_known", {})
+        monkeypatch.setattr(fragment_check, "_layouts", {})
+        answers.append(
+            (
+                fragment_check.holds_elements_once(info, opens, fragment),
+                fragment_check.fragment_layouts(info, opens, fragment),
+            )
+        )
+    assert answers[0] == answers[1]
+    for entry in tmp_path.rglob("elements-*"):
+        entry.write_bytes(entry.read_bytes()[:-1])  # what is damaged counts as absent
+    monkeypatch.setattr(fragment_check, "_known", {})
+    with pytest.raises(AssertionError, match="waits for the device"):
+        fragment_check.holds_elements_once(info, refuse, fragment)
 
 
 def operands(

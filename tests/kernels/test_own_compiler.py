@@ -14,6 +14,7 @@ import pytest
 from tests.patience import patience
 from vkml.kernels.slang import Unsupported
 from vkml.kernels.slang import compile_kernel as compile_own
+from vkml.kernels.slang import opcodes as op
 from vkml.kernels.slang.body import Known, Value
 from vkml.kernels.slang.tokens import tokens_of
 from vkml.kernels.slang.types import INT
@@ -33,6 +34,9 @@ void main(uint3 group : SV_GroupID, uint thread : SV_GroupIndex)
 {1}
 }}
 """
+
+
+BRANCH_CONDITIONAL = 250
 
 
 def opcodes(code: bytes) -> list[int]:
@@ -466,6 +470,23 @@ ARITHMETIC = """
     push.y[i] = asint(found[i]);"""
 
 
+@pytest.mark.parametrize(
+    ("statements", "branches"),
+    [
+        ("int a[2] = { push.n, 7 }; push.y[i] = i > 3 ? a[0] : a[1];", 0),
+        ("uint4 a[2]; a[1] = uint4(i); push.y[i] = int(i > 3 && a[1].x == 5 ? a[1][2] : a[1].w);", 0),
+        ("int a[2] = { push.n, 7 }; push.y[i] = i > 3 ? a[i] : 2;", 1),  # an index that may lie outside
+        ("push.y[i] = i > 3 ? push.x[0] : 2;", 1),
+        ("push.y[i] = i > 3 ? room[0] : 2;", 1),
+        ("[ForceUnroll] for (int k = 0; k < 2; ++k) push.y[i] += i > k ? push.x[k] : 2;", 2),
+    ],
+)
+def test_what_is_in_registers_is_selected(statements: str, branches: int) -> None:
+    """Elsewhere it is branched round: memory that is not wanted may not be read."""
+    found = of_text(statements, "groupshared int room[4];")
+    assert found.count(BRANCH_CONDITIONAL) == branches
+
+
 def test_arithmetic_is_compiled_as_it_is_written() -> None:
     add, subtract, multiply, divide, negate, function = 129, 131, 133, 136, 127, 12
     operations = add, subtract, multiply, divide, negate, function
@@ -557,6 +578,55 @@ def test_barriers(name: str, waiting: int, memory: int, semantics: int) -> None:
     assert [numbers[each] for each in barrier.operands] == [waiting, memory, semantics]
 
 
+COHERENT = """
+    storeCoherent<4, MemoryScope.Device>(push.y + i, 3);
+    PhaseBarrier();
+    uint* counter = (uint*)push.x;
+    if (i == 0)
+        room[0].x = __atomic_add(counter[SIZE], 1u, MemoryOrder.AcquireRelease);
+    GroupMemoryBarrierWithGroupSync();
+    push.y[i] = loadCoherent<4, MemoryScope.Device>(push.y + i) + int(room[0].x);
+"""
+
+
+def test_what_workgroups_write_for_each_other_is_ordered() -> None:
+    """Accesses are of the device's scope, a barrier makes them one thread's, an atomic operation orders them.
+
+    What is not said to be coherent stays private, but for memory of the workgroup.
+    """
+    lines = list(instructions(words_of(compile_own(FRAME.format("groupshared uint2 room[8];", COHERENT)))))
+    numbers = {line.operands[1]: line.operands[2] for line in lines if line.opcode == 43}
+    device, workgroup, scope_device = 5349, 4, 1
+    storages = {line.operands[0]: line.operands[1] for line in lines if line.opcode == op.TYPE_POINTER}
+    pointers = {line.operands[1]: storages.get(line.operands[0]) for line in lines if len(line.operands) > 1}
+    stores = [line.operands for line in lines if line.opcode == op.STORE]
+    found = [(pointers[each[0]], tuple(each[2:])) for each in stores]
+    loads = [line.operands for line in lines if line.opcode == op.LOAD]
+    found += [(pointers[each[2]], tuple(each[3:])) for each in loads]
+    seen = [
+        (storage, (how[0], *how[1:2], *(numbers[each] for each in how[2:])))
+        for storage, how in found
+        if storage in (device, workgroup)
+    ]
+    assert sorted(seen) == sorted(
+        [
+            (device, (ALIGNED | MAKE_AVAILABLE | NON_PRIVATE, 4, scope_device)),
+            (device, (ALIGNED | MAKE_VISIBLE | NON_PRIVATE, 4, scope_device)),
+            (device, (ALIGNED, 4)),
+            (workgroup, (NON_PRIVATE,)),
+            (workgroup, (NON_PRIVATE,)),
+        ]
+    )
+    [atomic] = [line.operands for line in lines if line.opcode == op.ATOMIC_I_ADD]
+    assert [numbers[each] for each in atomic[3:5]] == [scope_device, 0x48]
+    barriers = [[numbers[each] for each in line.operands] for line in lines if line.opcode == 224]
+    assert barriers == [[2, 2, 0x6148], [2, 2, 0x6108]]
+    capabilities = {line.operands[0] for line in lines if line.opcode == op.CAPABILITY}
+    assert {op.MEMORY_MODEL_VULKAN, op.MEMORY_MODEL_DEVICE_SCOPE} <= capabilities
+    [model] = [tuple(line.operands) for line in lines if line.opcode == op.MEMORY_MODEL]
+    assert model == (5348, op.VULKANS_MODEL)
+
+
 # --- what is refused ----------------------------------------------------------------------------------------
 
 
@@ -576,6 +646,8 @@ def test_barriers(name: str, waiting: int, memory: int, semantics: int) -> None:
             "Sums.LoadCoherent<CoopMatMatrixLayout.RowMajor>(room, 0, 4, MemoryScope.Workgroup);",
             "another scope",
         ),
+        ("storeCoherent<4, MemoryScope.Workgroup>(push.y, 1);", "another scope"),
+        ("push.y[i] = __atomic_add(push.x[0], 1, MemoryOrder.Relaxed);", "another order"),
         (
             "Sums.Load<CoopMatMatrixLayout.RowMajor>(i, 0, 4);",
             "neither in a shared array nor behind a pointer",

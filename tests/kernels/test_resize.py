@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 
+import vkml
 from tests.vulkan_cases import Cases, Fixed
+from vkml.engine.sketch import Sketch
+from vkml.lowering.kept import forget_lowerings
+from vkml.onnx import save_graph
 from vkml.ops.image import COORDINATE_MODES, NEAREST_MODES
 
 
@@ -87,6 +93,41 @@ def test_many_results(vulkan_device_name: str, is_strided: bool) -> None:
             atol={"float32": 2e-5, "float16": 2e-3}.get(dtype),
         )
     cases.check(vulkan_device_name, is_strided=is_strided)
+
+
+@pytest.mark.parametrize(
+    ("scales", "attributes", "is_pattern"),
+    [
+        ((1, 1, 2, 2), {"mode": "linear"}, True),
+        ((1, 1, 2, 1), {"mode": "nearest"}, True),
+        ((1, 1, 2, 2), {"mode": "cubic"}, True),
+        ((1, 1, 1.5, 1), {"mode": "linear"}, False),
+        ((1, 1, 2, 2), {"mode": "linear", "coordinate_transformation_mode": "align_corners"}, False),
+        ((1, 2, 2, 1), {"mode": "linear"}, False),
+        ((1, 1, 1, 2), {"mode": "linear"}, False),
+    ],
+    ids=str,
+)
+def test_rows_that_are_alike_block_by_block(
+    vulkan_device_name: str, scales: tuple[float, ...], attributes: dict[str, str], is_pattern: bool
+) -> None:
+    """Where each thread's rows are made of others in the same way, these are read once."""
+    sketch = Sketch("resize")
+    x = np.random.default_rng(87).standard_normal((4, 8, 61, 66), np.float32)
+    given = sketch.input("x", x.shape), sketch.constant(np.zeros(0, np.float32))
+    made = sketch.node("Resize", *given, sketch.constant(np.array(scales, np.float32)), **attributes)
+    model = save_graph(sketch.finish(made))
+    assert model is not None
+    with patch("vkml.kernels.items.LEAST_THREADS", 1):
+        forget_lowerings()
+        with vkml.InferenceSession(model, devices=vulkan_device_name) as session:
+            [found] = session.run(None, {"x": x})
+            [step] = session.report().steps
+        with vkml.InferenceSession(model, devices="cpu") as session:
+            [wanted] = session.run(None, {"x": x})
+    forget_lowerings()
+    assert step.variant.startswith("a pattern") == is_pattern, step.variant
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=2e-5)
 
 
 def test_many_taps(vulkan_device_name: str) -> None:

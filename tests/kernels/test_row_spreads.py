@@ -63,11 +63,12 @@ def run(device: str, sketch: Sketch, feed: dict[str, Array], *outputs: str) -> t
 
 
 def softmax_of(device: str, x: Array, axis: int, op: str = "Softmax") -> tuple[Array, str]:
-    """What comes out of the one launch, and its variant."""
+    """What comes out, and the variant of the last launch: the only one but of long rows across memory."""
     sketch = Sketch("softmax")
     given = sketch.input("x", x.shape, dtypes.from_numpy(x.dtype))
-    [found], [step] = run(device, sketch, {"x": x}, sketch.node(op, given, axis=axis))
-    return found, step.variant
+    [found], steps = run(device, sketch, {"x": x}, sketch.node(op, given, axis=axis))
+    assert len(steps) == (2 if "of the axis" in steps[-1].variant else 1)
+    return found, steps[-1].variant
 
 
 @pytest.mark.parametrize(
@@ -118,12 +119,12 @@ def test_rows_in_parts(vulkan_device_name: str, shape: tuple[int, int]) -> None:
 )
 @pytest.mark.parametrize("name", ["float32", "float16"])
 def test_rows_across_memory(vulkan_device_name: str, shape: tuple[int, ...], axis: int, name: str) -> None:
-    """One launch, whose threads beside each other have rows beside each other."""
+    """Without a copy: threads beside each other have rows beside each other."""
     x = (normal(3, *shape) * 3).astype(name)
     found, variant = softmax_of(vulkan_device_name, x, axis)
     beside = shape[axis + 1 :] and np.prod(shape) // shape[axis] >= rows.SEGMENT // x.itemsize
     if name == "float32" or rows.MOST_KEPT == 32:  # SwiftShader has no halves
-        assert ("beside each other" in variant) == beside, variant
+        assert ("beside each other" in variant or "of the axis" in variant) == beside, variant
     limit = 3e-6 if name == "float32" else 1.5e-3
     np.testing.assert_allclose(found, softmax(x, axis), rtol=limit, atol=1e-7)
 

@@ -11,15 +11,20 @@ import pytest
 
 import vkml
 from tests.kernels.layouts import LAYOUTS, LONG, laid_out, normal
+from tests.kernels.test_half_product import launches_of, view
+from tests.kernels.test_half_weights import products_of
+from vkml import vulkan
 from vkml.engine import devices as device_registry
 from vkml.engine.sketch import Sketch
 from vkml.ir import TensorType, dtypes
 from vkml.ir.dtypes import DType
 from vkml.kernels import gemm, sliced, split_product
 from vkml.kernels.gemm import Product
+from vkml.kernels.matrix_units import Tile
 from vkml.kernels.packed_weights import MATRIX_UNIT_NEEDS, Fragment
-from vkml.kernels.split_product import Tile
-from vkml.kernels.split_rows import BLOCK
+from vkml.kernels.slang import compile_kernel
+from vkml.lowering import vulkan as lowering
+from vkml.lowering.kept import forget_lowerings
 from vkml.lowering.target import Target
 from vkml.onnx import save_graph
 
@@ -41,14 +46,12 @@ GPU = Target(
 def tile(
     request: pytest.FixtureRequest, vulkan_device_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Tile]:
-    """One of two by two subgroups, of a fragment of the device's each; forced."""
-    from vkml import vulkan
-
+    """One of two subgroups of some fragments of the device's; forced."""
     fragments = device_registry.fragments_of(vulkan.find_device(vulkan_device_name, True))
     if not fragments:
         pytest.skip("no fp16 matrix units on this device")
-    fragment = fragments[0]
-    made = Tile(2 * fragment.m, 2 * fragment.n, BLOCK, fragment.m, fragment.n, request.param, 100, 0.5)
+    rows = max(16, fragments[0].m)
+    made = Tile(rows, 16, 2, 1, 32, 1, 1.0, 0.5, request.param)
     monkeypatch.setattr(sliced, "choose", lambda target, product: None)  # what is small is its own, on GPUs
     monkeypatch.setattr(split_product, "forced", (made, 1))
     yield made
@@ -158,7 +161,8 @@ def test_odd_sizes_give_the_bits_of_padded_ones(
 
     Lanes have one result each of odd rows, four of others, and one or more of a subgroup's rows in turns.
     """
-    wider = replace(tile, m=wide * tile.m, n=wide * tile.n, sub_m=wide * tile.sub_m, sub_n=wide * tile.sub_n)
+    [fragment, *_] = device_registry.fragments_of(vulkan.find_device(vulkan_device_name, True))
+    wider = tile if wide == 1 else replace(tile, sub_m=fragment.m, sub_n=2 * tile.sub_n)
     monkeypatch.setattr(split_product, "forced", (wider, 1))
     a, b = normal(1, 33, 75), normal(2, 75, 21)
 
@@ -175,7 +179,7 @@ def test_odd_sizes_give_the_bits_of_padded_ones(
 
 
 def test_operands_are_split_once(tile: Tile, vulkan_device_name: str) -> None:
-    """Two products of the same rows share the pieces."""
+    """Two products of the same rows share their pieces, two of the same columns would share theirs."""
     feed = {"a": normal(1, 40, 48), "b": normal(2, 48, 36), "c": normal(3, 48, 20)}
     sketch = Sketch("products")
     a, b, c = (sketch.input(name, array.shape) for name, array in feed.items())
@@ -185,7 +189,40 @@ def test_operands_are_split_once(tile: Tile, vulkan_device_name: str) -> None:
         kernels = [step.kernel for step in session.report().steps]
     for result, other in zip(found, "bc", strict=True):
         assert worst(result, feed["a"], feed[other]) < bound(tile)
-    assert kernels.count("split_rows") + kernels.count("split_columns") == 3
+    assert kernels.count("split_rows") + kernels.count("split_columns") == 1
+    assert kernels.count("pack_weights") == 2
+
+
+@pytest.mark.parametrize("is_turned", [False, True], ids=["across k", "along k"])
+def test_pieces_of_constants_are_made_once(
+    tile: Tile, vulkan_device_name: str, is_turned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the bits of those that each run makes, unless a graph has too many bytes of constants."""
+    a, b = normal(1, 37, 300), normal(2, 300, 21)
+    a[:, ::2] *= np.float32(1e-9)
+    a[4, 3] = np.inf
+    b[:, 3] *= np.float32(1e-20)
+    b[::2, 5] *= np.float32(1e12)
+    held = b.T.copy() if is_turned else b
+
+    def of(is_constant: bool) -> tuple[Array, list[str]]:
+        forget_lowerings()
+        sketch = Sketch("product")
+        value = sketch.constant(held) if is_constant else sketch.input("b", held.shape)
+        value = sketch.node("Transpose", value, perm=[1, 0]) if is_turned else value
+        graph = sketch.finish(sketch.node("MatMul", sketch.input("a", a.shape), value))
+        feed = {"a": a} if is_constant else {"a": a, "b": held}
+        with vkml.InferenceSession(save_graph(graph), devices=vulkan_device_name) as session:
+            [found] = session.run(None, feed)
+            return found, [step.kernel for step in session.report().steps]
+
+    each, kernels = of(False)
+    assert kernels == ["split_rows", "column_magnitudes", "pack_weights", "matmul"]
+    once, kernels = of(True)
+    assert kernels == ["split_rows", "matmul"]
+    np.testing.assert_array_equal(once, each)
+    monkeypatch.setattr(lowering, "MOST_KEPT", b.nbytes - 1)
+    assert of(True)[1] == ["split_rows", "column_magnitudes", "pack_weights", "matmul"]
 
 
 def size(m: int, n: int, k: int, batch: int = 1) -> Product:
@@ -198,13 +235,13 @@ def test_the_rule() -> None:
 
     def is_chosen(target: Target, product: Product) -> bool:
         choice = split_product.choose(target, product)
-        return choice is not None and choice.cycles < gemm.cycles(target, product)
+        return choice is not None and choice.time < gemm.estimate_ordinary(target, product)
 
     assert is_chosen(GPU, size(4096, 4096, 4096)) and is_chosen(GPU, size(4096, 512, 2048))
     for small in (size(64, 256, 784), size(256, 256, 64), size(4, 4096, 4096)):
         assert not is_chosen(GPU, small), small
     long = split_product.choose(GPU, size(256, 256, 16384))
-    assert long is not None and long.splits > 4
+    assert long is not None and long.splits >= 4
     short = split_product.choose(replace(GPU, strict_fp32=False), size(4096, 4096, 4096))
     assert short is not None and short.tile.pieces == 1
     halfs = replace(size(4096, 4096, 4096), accumulator=dtypes.FLOAT64)
@@ -212,7 +249,7 @@ def test_the_rule() -> None:
     for target, product in (
         (replace(GPU, fragment=None), size(4096, 4096, 4096)),
         (replace(GPU, capabilities=frozenset()), size(4096, 4096, 4096)),
-        (replace(GPU, shared_bytes=10000), size(4096, 4096, 4096)),
+        (replace(GPU, shared_bytes=8000), size(4096, 4096, 4096)),
         (lavapipe, size(4096, 4096, 4096)),
         (GPU, halfs),
         (GPU, size(32768, 4096, 4096)),  # pieces of 512 MiB
@@ -221,8 +258,19 @@ def test_the_rule() -> None:
 
 
 @pytest.mark.parametrize("tile", split_product.TILES, ids=Tile.label)
-def test_every_tile_suits_the_gpu(tile: Tile) -> None:
-    assert GPU.fragment is not None and tile.fits(GPU.fragment, GPU)
+def test_every_tile_suits_the_gpu(tile: Tile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its module has all products of a step: of two pieces three of the four."""
+    assert GPU.fragment is not None and split_product.fits(tile, GPU.fragment, GPU)
+    monkeypatch.setattr(split_product, "forced", (tile, 1))
+    forget_lowerings()
+    *passes, launch = launches_of(
+        GPU, view(dtypes.FLOAT32, 1, 2048, 1024), view(dtypes.FLOAT32, 1, 1024, 2048)
+    )
+    labels = [each.kernel.label for each in passes]
+    assert labels == ["split_rows", "column_magnitudes", "pack_weights"]
+    words = np.frombuffer(compile_kernel(launch.kernel.source), np.uint32)[5:]
+    products = tile.sub_m * tile.sub_n * tile.step_k // (16 * 8 * 16)
+    assert products_of(words, dtypes.FLOAT16) == products * (3 if tile.pieces == 2 else 1)
 
 
 def test_two_pieces_are_an_element() -> None:

@@ -11,7 +11,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.models import mnist_like
 from tests.kernels import gpu_targets as units
 from tests.lowering.checking import broken_dependencies
 from vkml.engine.prepare import prepare
@@ -324,12 +323,6 @@ def test_products_and_softmaxes_of_one_workgroup_are_phases() -> None:
     levels = levels_of(products(8, 16, 6, normalised=True))
     assert {level[0].kernel.label for level in levels} == {"matmul", "softmax"}
     assert sizes(merged_levels(levels, GPU)) == [3] * 4
-
-
-def test_the_end_of_a_small_network_is_phases() -> None:
-    """Its last pooling and product; matrix units, which others have a product on, are no phases."""
-    for strict_fp32, found in ((True, [1, 1, 1, 1, 2]), (False, [1, 1, 1, 1, 1])):
-        assert sizes(merged_levels(levels_of(mnist_like(), strict_fp32=strict_fp32), GPU)) == found
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -92,6 +91,8 @@ def configured(options: SessionOptions, metadata: Mapping[str, str], label: str)
     text = metadata.get("ort_config")
     if text is None:
         return options
+    import json
+
     made = copy.copy(options)
     try:
         stated = json.loads(text)["session_options"]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vkml.engine.options import Progress
     from vkml.vulkan import Device, Pipeline
 
-MOST_THREADS = 16
+MOST_THREADS = 12
 """That compile at a time. The driver's part, nearly all of it on a GPU, runs beside others' and in memory of
 its own: some tens of MiB a thread with NVIDIA's."""
 
@@ -53,16 +53,7 @@ def compile_kernels(
 
         def make(kernel: KernelSpec) -> tuple[Hashable, Pipeline]:
             kernel, module = next_module(kernel)
-            pipeline = device.pipeline(
-                module,
-                constants=[value & 0xFFFFFFFF for value in kernel.constants],
-                push_constant_bytes=kernel.push_bytes,
-                subgroup_size=kernel.subgroup_size,
-                label=kernel.label,
-                name=kernel.name,
-                taken=taken,
-            )
-            return kernel.name, pipeline
+            return kernel.name, make_pipeline(device, kernel, module, taken)
 
         with contextlib.closing(in_threads(make, missing, workers, "vkml-compile")) as pipelines:
             for name, pipeline in pipelines:
@@ -72,6 +63,26 @@ def compile_kernels(
     with contextlib.suppress(DeviceError):  # without it the next process compiles again
         device.keep_pipelines()
     return {id(kernel): made[kernel.name] for kernel in kernels}
+
+
+def make_pipeline(device: Device, kernel: KernelSpec, module: bytes, taken: list[Pipeline]) -> Pipeline:
+    """A kernel's pipeline, by its name from now on.
+
+    Args:
+        device: to compile for.
+        kernel: that is compiled.
+        module: of its source.
+        taken: receives the pipeline.
+    """
+    return device.pipeline(
+        module,
+        constants=[value & 0xFFFFFFFF for value in kernel.constants],
+        push_constant_bytes=kernel.push_bytes,
+        subgroup_size=kernel.subgroup_size,
+        label=kernel.label,
+        name=kernel.name,
+        taken=taken,
+    )
 
 
 @contextlib.contextmanager

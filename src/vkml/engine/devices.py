@@ -6,15 +6,16 @@ import contextlib
 import functools
 import os
 import platform
+import sys
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from vkml.cpu.native.executable import InstructionSet, instruction_set
 from vkml.dataclasses import dataclass
 from vkml.engine.providers import CPU_PROVIDER, VULKAN_PROVIDER
 from vkml.errors import InvalidArgument, NoDevice
 from vkml.forks import renew_in_child
+from vkml.process_settings import ProcessSetting
 
 if TYPE_CHECKING:
     from vkml.kernels.fragment_layout import FragmentLayouts
@@ -43,6 +44,8 @@ def cpu_info() -> CpuInfo:
     memory = 0
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    from vkml.cpu.native.executable import InstructionSet, instruction_set
+
     found = instruction_set()
     driver = {None: "NumPy", InstructionSet.AVX2: "AVX2", InstructionSet.AVX512: "AVX-512"}[found]
     return CpuInfo("cpu", _cpu_title(), "cpu", driver, memory, cores)
@@ -97,6 +100,7 @@ class Choice:
     @property
     def multiplies_bytes(self) -> bool:
         """Whether all of the devices multiply 8-bit integers as such."""
+        from vkml.cpu.native.executable import instruction_set
         from vkml.kernels.byte_product import NEEDS
 
         if not self.gpus:
@@ -160,8 +164,15 @@ def _names(wanted: Any) -> list[str]:
     return names
 
 
+_SWITCH_SECONDS = 0.0005
+"""After which the interpreter's threads take turns while a device opens: what that takes of the interpreter
+lies between some forty calls of the driver, behind each of which it would wait for 5 ms."""
+_switching = ProcessSetting(sys.getswitchinterval, sys.setswitchinterval)
+
 _open: dict[str, Device] = {}
 _lock = threading.Lock()
+_opening: threading.Thread | None = None
+"""Opens a device ahead, or has done so."""
 
 
 def _renew() -> None:
@@ -175,20 +186,26 @@ renew_in_child(_renew)
 
 def open_device(info: DeviceInfo) -> Device:
     """The process's one open handle of a device; sessions share it."""
-    device = _open.get(info.uuid)
-    if device is not None and not device.is_closed:
+    device = opened(info)
+    if device is not None:
         return device
     from vkml.cpu.native.calls import calls
     from vkml.vulkan import Device
     from vkml.vulkan.queues import NativeCalls
 
     with _lock:
-        device = _open.get(info.uuid)
-        if device is None or device.is_closed:
+        device = opened(info)
+        if device is None:
             found = calls()
             native = None if found is None else NativeCalls(*found)
             device = _open[info.uuid] = Device(info, native=native)
         return device
+
+
+def opened(info: DeviceInfo) -> Device | None:
+    """A device that is open; None where it is not, or not yet."""
+    device = _open.get(info.uuid)
+    return None if device is None or device.is_closed else device
 
 
 def open_ahead(wanted: str | Sequence[str] | None, otherwise: str) -> None:
@@ -198,21 +215,32 @@ def open_ahead(wanted: str | Sequence[str] | None, otherwise: str) -> None:
     interpreter. Who asks for the device meanwhile waits for it; what goes wrong, that one is told.
 
     Args:
-        wanted: as for `resolve`.
+        wanted: as for `resolve`; of what is none, nothing is opened.
         otherwise: likewise.
     """
-    if all(name == "cpu" for name in _names(wanted) or [otherwise]) or any(
-        not device.is_closed for device in _open.values()
-    ):
+    global _opening
+    try:
+        names = _names(wanted) or [otherwise]
+    except InvalidArgument:
         return
+    if names[0] == "cpu" or any(not device.is_closed for device in _open.values()):
+        return
+    if _opening is not None and _opening.is_alive():
+        return
+    # Here, for the thread would share the interpreter with whoever goes on: it is to be with the driver soon.
+    import vkml.vulkan.discovery
 
     def open_first() -> None:
-        with contextlib.suppress(Exception):
-            for info in resolve(wanted, otherwise).gpus[:1]:
+        with _switching.changed(_SWITCH_SECONDS), contextlib.suppress(Exception):
+            for info in resolve(names, otherwise).gpus[:1]:
                 open_device(info)
 
     with contextlib.suppress(RuntimeError):  # no threads begin any more: the interpreter is ending
-        threading.Thread(target=open_first, name="vkml-open").start()
+        _opening = threading.Thread(target=open_first, name="vkml-open")
+        _opening.start()
+    # These likewise, while the driver lists its devices.
+    import vkml.cpu.native.calls
+    import vkml.vulkan.device  # noqa: F401
 
 
 def close_devices() -> None:
@@ -242,12 +270,12 @@ def target_of(info: DeviceInfo, precision: str = "highest") -> Target:
     def holds_elements_once(fragment: Fragment) -> bool:
         from vkml.engine.fragment_check import holds_elements_once
 
-        return holds_elements_once(open_device(info), fragment)
+        return holds_elements_once(info, functools.partial(open_device, info), fragment)
 
     def fragment_layouts(fragment: Fragment) -> FragmentLayouts | None:
         from vkml.engine.fragment_check import fragment_layouts
 
-        return fragment_layouts(open_device(info), fragment)
+        return fragment_layouts(info, functools.partial(open_device, info), fragment)
 
     return Target(
         flags,

@@ -89,9 +89,9 @@ def _weighted(
 def _same_rows(generator: np.random.Generator) -> tuple[Graph, Feed]:
     """Two products of the same rows by constant weights."""
     sketch = Sketch("same rows")
-    feed = {"x": _values(generator, (70, 512), np.float32)}
-    x = sketch.input("x", (70, 512))
-    weights = [(generator.standard_normal((512, 136)) / 23).astype(np.float32) for _ in range(2)]
+    feed = {"x": _values(generator, (130, 512), np.float32)}
+    x = sketch.input("x", (130, 512))
+    weights = [(generator.standard_normal((512, 264)) / 23).astype(np.float32) for _ in range(2)]
     return sketch.finish(*[sketch.node("MatMul", x, sketch.constant(weight)) for weight in weights]), feed
 
 
@@ -233,6 +233,25 @@ def _convolution_epilogue(generator: np.random.Generator) -> tuple[Graph, Feed]:
     return sketch.finish(sketch.node("Relu", sketch.node("Add", y, x))), feed
 
 
+def _layers(
+    image: Sequence[int], *layers: tuple[str, Sequence[int], Mapping[str, Any]]
+) -> Callable[[np.random.Generator], tuple[Graph, Feed]]:
+    """Operators over an image one behind the other, with constant weights of a shape, where there is one."""
+
+    def build(generator: np.random.Generator) -> tuple[Graph, Feed]:
+        sketch = Sketch("chain")
+        feed = {"x": _values(generator, image, np.float32)}
+        value = sketch.input("x", image)
+        for op, shape, attributes in layers:
+            scale = 1 / math.sqrt(math.prod(shape[1:]))
+            weights = scale * generator.standard_normal(shape), generator.standard_normal(shape[:1])
+            names = [sketch.constant(array.astype(np.float32)) for array in weights] if shape else []
+            value = sketch.node(op, value, *names, **attributes)
+        return sketch.finish(value), feed
+
+    return build
+
+
 def _recurrent(
     op: str, gates: int, hidden: int, **attributes: Any
 ) -> Callable[[np.random.Generator], tuple[Graph, Feed]]:
@@ -296,8 +315,10 @@ def _all() -> Iterator[Case]:
         _simple("CumSum", (40, 9), constants=[np.array(0)], reverse=1, exclusive=1),
     )
     yield case("sort", "TopK", _simple("TopK", (3, 2500), constants=[np.array([40])]))
+    yield case("sort", "most of rows", _simple("TopK", (3, 2500), constants=[np.array([2000])]))
     yield case("softmax", "last axis", _simple("Softmax", (5, 1000), axis=-1))
     yield case("softmax", "middle axis", _simple("Softmax", (3, 7, 5), axis=1))
+    yield case("softmax", "long columns", _simple("Softmax", (2100, 36), axis=0))
     yield case("softmax", "fp16", _simple("Softmax", (3, 65), axis=-1, **f16), FLOAT16_TOLERANCE)
     scale, shift = np.linspace(0.5, 1.5, 96, dtype=np.float32), np.linspace(-1, 1, 96, dtype=np.float32)
     yield case(
@@ -349,13 +370,19 @@ def _all() -> Iterator[Case]:
     yield case("matmul", "rows by weights of 8 bits, precision high", _dequantized(70, 512, 512), *high)
     yield case("matmul", "two of the same rows, precision high", _same_rows, *high)
     yield case("matmul", "two operands, precision high", _simple("MatMul", (380, 510), (510, 770)), *high)
-    yield case(
-        "matmul",
-        "two operands, fp16, precision high",
-        _simple("MatMul", (380, 510), (510, 770), **f16),
-        FLOAT16_TOLERANCE,
-        "high",
-    )
+    for words, k, n in (("", 510, 770), (" in whole words", 512, 768)):
+        yield case(
+            "matmul",
+            f"two operands{words}, fp16, precision high",
+            _simple("MatMul", (380, k), (k, n), **f16),
+            FLOAT16_TOLERANCE,
+            "high",
+        )
+    # More than a pass over one of them would gain.
+    squares = _simple("MatMul", (768, 768), (768, 768), **f16)
+    yield case("matmul", "two operands, many, fp16, precision high", squares, FLOAT16_TOLERANCE, "high")
+    across = _simple("Gemm", (512, 768), (512, 768), transA=1)
+    yield case("matmul", "rows across memory, precision high", across, *high)
     yield case(
         "matmul",
         "constant weights, fp16, precision high",
@@ -365,6 +392,8 @@ def _all() -> Iterator[Case]:
     )
     yield case("matmul", "large tiles", _simple("MatMul", (1030, 250), (250, 1030)))
     yield case("matmul", "ranges of K", _simple("MatMul", (380, 510), (510, 770)))
+    yield case("matmul", "ranges of K, few rows", _weighted("MatMul", (2, 16384), (16384, 24)))
+    yield case("matmul", "ranges of K, precision high", _weighted("MatMul", (40, 3072), (3072, 136)), *high)
     yield case("attention", "two heads", _attention(2, 3, 19, 16))
     yield case("attention", "few rows", _attention(2, 3, 9, 16, has_mask=True))
     yield case("attention", "a long past", _decoding)
@@ -377,6 +406,24 @@ def _all() -> Iterator[Case]:
         "convolution",
         "fp32, precision high",
         _weighted("Conv", (4, 64, 28, 28), (64, 64, 3, 3), 64, pads=(1, 1, 1, 1), **k3),
+        *high,
+    )
+    yield case(
+        "convolution",
+        "fp32, precision high, small images",
+        _weighted("Conv", (8, 128, 7, 7), (128, 128, 3, 3), 128, pads=(1, 1, 1, 1), **k3),
+        *high,
+    )
+    yield case(
+        "convolution",
+        "fp32, precision high, three channels",
+        _weighted("Conv", (2, 3, 96, 96), (32, 3, 3, 3), 32, pads=(1, 1, 1, 1), **k3),
+        *high,
+    )
+    yield case(
+        "convolution",
+        "fp32, precision high, 1×1",
+        _weighted("Conv", (4, 128, 28, 28), (128, 128, 1, 1), 128, kernel_shape=(1, 1)),
         *high,
     )
     yield case(
@@ -416,6 +463,29 @@ def _all() -> Iterator[Case]:
         _simple("ConvInteger", (4, 64, 28, 28), constants=[filters], pads=(1, 1, 1, 1), **i8),
     )
     yield case("convolution", "epilogue", _convolution_epilogue)
+    same, pool = {"pads": (1, 1, 1, 1), **k3}, {"kernel_shape": (2, 2), "strides": (2, 2)}
+    yield case(
+        "convolution", "pooled", _layers((1, 8, 14, 14), ("Conv", (16, 8, 3, 3), same), ("MaxPool", (), pool))
+    )
+    yield case(
+        "convolution",
+        "inverted residual",
+        _layers(
+            (1, 24, 14, 14),
+            ("Conv", (96, 24, 1, 1), {}),
+            ("Relu", (), {}),
+            ("Conv", (96, 1, 3, 3), {"group": 96, **same}),
+            ("Relu", (), {}),
+            ("Conv", (24, 96, 1, 1), {}),
+        ),
+    )
+    yield case(
+        "convolution",
+        "means",
+        _layers(
+            (1, 64, 7, 7), ("Conv", (256, 64, 1, 1), {}), ("Relu", (), {}), ("GlobalAveragePool", (), {})
+        ),
+    )
     yield case(
         "convolution",
         "transposed",
@@ -426,7 +496,6 @@ def _all() -> Iterator[Case]:
         "3×3",
         _weighted("Conv", (1, 12, 14, 14), (12, 1, 3, 3), 12, group=12, pads=(1, 1, 1, 1), **k3),
     )
-    pool = {"kernel_shape": (2, 2), "strides": (2, 2)}
     yield case("pool", "maximum", _simple("MaxPool", (1, 5, 12, 10), **pool))
     yield case("pool", "average", _simple("AveragePool", (1, 5, 13, 11), pads=(1, 1, 1, 1), **k3))
     yield case("pool", "maximum with places", _outputs("MaxPool", 2, (1, 5, 13, 11), pads=(1, 1, 1, 1), **k3))
@@ -485,6 +554,7 @@ def _all() -> Iterator[Case]:
     yield case(
         "resize", "nearest", _simple("Resize", (1, 3, 5, 7), constants=double, mode="nearest", **floor)
     )
+    yield case("resize", "many results", _simple("Resize", (1, 4, 128, 128), constants=double, mode="linear"))
     yield case("resize", "linear", _simple("Resize", (1, 3, 5, 7), constants=double, mode="linear"))
     yield case("recurrent", "LSTM, few units", _recurrent("LSTM", 4, 19))
     yield case("recurrent", "LSTM, many units", _recurrent("LSTM", 4, 200))

@@ -6,7 +6,6 @@ import math
 import operator
 import os
 from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
 from enum import IntEnum
 from typing import Any
 
@@ -228,6 +227,8 @@ class RunOptions(Configured):
 def nearest(name: str, known: Iterable[str]) -> str:
     """What messages about an unknown name end with: the known name that is most like it, or all."""
     listed = list(known)
+    from difflib import get_close_matches
+
     found = get_close_matches(name, listed, 1)
     return f"; did you mean {found[0]!r}?" if found else f"; there is {', '.join(listed)}"
 

@@ -45,6 +45,8 @@ class Site:
     """Bytes that weights and values of a plan may take there; None: as many as there are."""
     tuning: Tuning | None = None
     """Chooses among candidates by what was measured; None: rules do."""
+    opened: Callable[[], Device | None] = field(default=lambda: None, compare=False)
+    """The device where it is open by now."""
 
     @lazy
     def device(self) -> Device:
@@ -73,7 +75,8 @@ def sites_of(
             limit = opened().free_bytes()
         tuning = tuning_of(info, opened, weights, options)
         target = device_registry.target_of(info, precision)
-        sites.append(Site(info.name, opened, target, weights, limit, tuning))
+        there = functools.partial(device_registry.opened, info)
+        sites.append(Site(info.name, opened, target, weights, limit, tuning, there))
     return tuple(sites)
 
 

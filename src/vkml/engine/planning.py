@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from vkml.cpu.native.executable import instruction_set
 from vkml.cpu.pool import shared_pool
+from vkml.engine.ahead import compiled_ahead
 from vkml.engine.cpu_bound import CpuBound
 from vkml.engine.flight import Queues
 from vkml.engine.overlap import cut_for_overlap, stages, with_copies
@@ -31,6 +32,7 @@ from vkml.passes import (
     expand_steps,
     fuse,
     fuse_attention,
+    fuse_links,
     fuse_parts,
     fuse_prologues,
     fuse_reductions,
@@ -121,7 +123,7 @@ def _make_plan(
                 lambda node: device_of[members(node)[0].key] != CPU,
             )
             device_of.update({copy: device_of[node] for copy, node in copies.items()})
-            for fuse_before in (fuse_prologues, fuse_parts):
+            for fuse_before in (fuse_prologues, fuse_parts, fuse_links):
                 accepted = functools.partial(_accepted, graph=graph, placement=placement, device_of=device_of)
                 graph = fuse_before(graph, kept_apart, accepted)
         for node in graph.nodes:
@@ -326,14 +328,26 @@ def _bind(
     target = site.target
     if site.tuning is not None and sizes is None:
         target = site.tuning.target_for(piece, graph.types, graph.constants, target)
-    lowered = lower(piece, graph.types, graph.constants, target, options.guard_bytes, sizes, graph.donated)
-    return VulkanBound(
-        lowered,
-        site.device,
-        site.weights,
-        guard_bytes=options.guard_bytes,
-        progress=options.progress,
-        memory_limit=options.memory_limit,
-        time_limit=options.run_time_limit if math.isfinite(options.run_time_limit) else None,
-        queue=queue,
-    )
+    with compiled_ahead(site.open, site.opened) as ahead:
+        lowered = lower(
+            piece,
+            graph.types,
+            graph.constants,
+            target,
+            options.guard_bytes,
+            sizes,
+            graph.donated,
+            ahead.launch,
+        )
+        ahead.want_all([launch.kernel for launch in lowered.dispatches])
+        return VulkanBound(
+            lowered,
+            site.device,
+            site.weights,
+            guard_bytes=options.guard_bytes,
+            progress=options.progress,
+            memory_limit=options.memory_limit,
+            time_limit=options.run_time_limit if math.isfinite(options.run_time_limit) else None,
+            queue=queue,
+            ahead=ahead,
+        )

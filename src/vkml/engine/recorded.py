@@ -24,7 +24,10 @@ from vkml.lowering.numbers import Number, Numbers
 from vkml.lowering.plan import VulkanProgram
 
 if TYPE_CHECKING:
+    from vkml.engine.ahead import Ahead
     from vkml.engine.options import Progress
+    from vkml.ir import Constant
+    from vkml.kernels.spec import KernelSpec
     from vkml.vulkan import (
         CommandBuffer,
         CommandRecorder,
@@ -70,6 +73,7 @@ class RecordedProgram:
         memory_limit: float | None = None,
         time_limit: float | None = None,
         queue: Queue | None = None,
+        ahead: Ahead | None = None,
     ) -> None:
         self.device = device.info.name
         self.program = program
@@ -96,7 +100,7 @@ class RecordedProgram:
         self._latest: Binding | None = None
         """Whose numbers kernels find in memory."""
         try:
-            self._build(weights, progress)
+            self._build(weights, progress, ahead)
         except BaseException:
             self.close()
             raise
@@ -109,22 +113,27 @@ class RecordedProgram:
         lease, self._lease = self._lease, ()
         self._weights.release(lease)
 
-    def _build(self, weights: WeightStore, progress: Progress | None) -> None:
+    def _build(self, weights: WeightStore, progress: Progress | None, ahead: Ahead | None) -> None:
         program = self.program
-        kernels = list({id(d.kernel): d.kernel for d in program.dispatches}.values())
         used = {view.buffer for d in program.dispatches for view in (*d.reads, *d.writes)}
         constants = [
             b.constant
             for b in program.buffers
             if b.kind is BufferKind.CONSTANT and b.constant is not None and b in used
         ]
-        # Those that pack weights, too: by itself each would take as long as all of them take together.
-        kernels += weights.packing_kernels(constants)
-        pipelines = compile_kernels(self.on, kernels, self._pipelines, progress)
+        kernels = self._kernels(weights, constants)
+        if ahead is not None:
+            ahead.want_all(kernels)
+        # Weights go there while kernels are compiled.
         self._lease = weights.add(constants)
+        if ahead is not None:
+            ahead.wait_for(kernels, progress)
+            progress = None
+        pipelines = compile_kernels(self.on, kernels, self._pipelines, progress)
         self._used = used
         self._given = [b for b in program.buffers if b.kind is BufferKind.SIZES and b in used]
         """What the host computes from open sizes."""
+        self._counters = [b for b in program.buffers if b.kind is BufferKind.COUNTERS and b in used]
         numbers = Numbers()
         self._launches = Launches(program.levels, pipelines, numbers)
         self._table = self.on.dispatch_table(self._launches.levels)
@@ -144,6 +153,11 @@ class RecordedProgram:
         self._compute = numbers.compiled(program.symbols)
         if not program.symbols:
             self.bind(())
+
+    def _kernels(self, weights: WeightStore, constants: Sequence[Constant]) -> list[KernelSpec]:
+        """Those that pack weights, too: by itself each would take as long as all of them take together."""
+        kernels = list({id(launch.kernel): launch.kernel for launch in self.program.dispatches}.values())
+        return [*weights.packing_kernels(constants), *kernels]
 
     def bind(self, values: tuple[int, ...], outside: Addresses = ()) -> Binding:
         """The program for these values of its symbols.
@@ -220,7 +234,9 @@ class RecordedProgram:
         from vkml.vulkan import MemoryKind
 
         program, weights = self.program, self._weights
-        inputs = _arena([*(view.buffer for view in program.inputs.values()), *self._given], needs)
+        inputs = _arena(
+            [*(view.buffer for view in program.inputs.values()), *self._given, *self._counters], needs
+        )
         output_buffers = [view.buffer for view in program.outputs.values()]
         large = [b for b in output_buffers if needs[b] >= LARGE_BYTES]
         fetched = frozenset(large if self.on.imports_host else ())
@@ -237,6 +253,11 @@ class RecordedProgram:
         staging = None
         if input_memory is not None and input_memory.host is None:
             staging = self._allocate(inputs[1], MemoryKind.UPLOAD, "input staging")
+        for buffer in self._counters:
+            zeros = np.zeros(needs[buffer], np.uint8)
+            for memory in (input_memory, staging):  # runs may copy all of the latter
+                if memory is not None:
+                    self.on.upload(memory, inputs[0][buffer], zeros)
         output_memory = self._allocate(outputs[1], MemoryKind.READBACK, "outputs")
         arena = self._allocate(arena_bytes, MemoryKind.DEVICE, "activations")
         copied_memory = self._allocate(copied[1], MemoryKind.DEVICE, "outputs read by kernels")
@@ -246,7 +267,7 @@ class RecordedProgram:
             if buffer.kind is BufferKind.CONSTANT:
                 assert buffer.constant is not None
                 return weights.address(buffer.constant)
-            if buffer.kind in (BufferKind.INPUT, BufferKind.SIZES):
+            if buffer.kind in (BufferKind.INPUT, BufferKind.SIZES, BufferKind.COUNTERS):
                 assert input_memory is not None
                 return input_memory.address + inputs[0][buffer]
             if buffer in copied[0]:
@@ -341,7 +362,7 @@ class RecordedProgram:
         tables: Memory | None = None,
         bring: Callable[[CommandRecorder, Memories], None] | None = None,
     ) -> CommandBuffer:
-        recorder = self.on.recorder("plan", again=again, queue=self.queue)
+        recorder = self.on.recorder("plan", again=again, queue=self.queue, has_event=pool is None)
         if pool is not None:
             recorder.reset_timestamps(pool)
         if self.is_chained:

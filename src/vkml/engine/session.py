@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,47 +9,29 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vkml.cpu.native.executable import instruction_set
+# Few, for the device is to be opened soon: what reading, planning and running want is imported meanwhile.
 from vkml.engine import devices as device_registry
-from vkml.engine.arguments import (
-    assignments,
-    check_run_options,
-    checked_options,
-    checked_precision,
-    configured,
-    memory_limits,
-    reads_config,
-    request,
-    require_loading,
-    stated_options,
-    with_adapters,
-)
 from vkml.engine.closing import PlanClosed, close_at_exit, weakly
 from vkml.engine.collector import collector_paused
-from vkml.engine.device_array import DeviceArray, Place, place_array
 from vkml.engine.ending import shows_warnings, with_options
-from vkml.engine.feed import check_feed
-from vkml.engine.io_binding import IOBinding
-from vkml.engine.model_errors import explained
-from vkml.engine.options import SessionOptions, flag
-from vkml.engine.ort_value import OrtValue
 from vkml.engine.session_interface import SessionInterface
 from vkml.errors import Fail, InvalidArgument
-from vkml.ir import Graph, TensorType, dtypes
-from vkml.ir.file_constant import files_of, settled_graph
-from vkml.ir.wording import counted
-from vkml.onnx import ModelMetadata, load_graph
-from vkml.onnx import open as open_model
-from vkml.onnx.load import overridable
+from vkml.logs import logger
 
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from vkml.engine.device_array import Place
+    from vkml.engine.io_binding import IOBinding
+    from vkml.engine.options import SessionOptions
+    from vkml.engine.ort_value import OrtValue
     from vkml.engine.plan import Direct, Plan
     from vkml.engine.report import PlanReport
     from vkml.engine.trace import Trace
+    from vkml.ir import Graph
+    from vkml.onnx import ModelMetadata
 
-_log = logging.getLogger("vkml")
+_log = logger("vkml")
 Array = np.ndarray[Any, Any]
 _KEPT = (
     "_assigned", "_given_options", "_limits", "_model_path", "_reads_config", "_source", "_strict", "_trace",
@@ -116,6 +97,11 @@ class InferenceSession(SessionInterface):
         enable_fallback: bool | int = True,
         disabled_optimizers: Iterable[str] | None = None,
     ) -> None:
+        if devices is not None or (sess_options is None and not providers):
+            device_registry.open_ahead(devices, "auto")
+        from vkml.engine.arguments import reads_config
+        from vkml.engine.options import flag
+
         is_path = isinstance(path_or_bytes, str | os.PathLike)
         self._model_path = os.fspath(path_or_bytes) if is_path else None
         self._source = path_or_bytes
@@ -142,33 +128,44 @@ class InferenceSession(SessionInterface):
             devices: likewise.
             fed: initializers that are inputs of it.
         """
-        self._options = checked_options(self._given_options)
+        from vkml.cpu.native.executable import instruction_set
+        from vkml.engine import arguments
+        from vkml.engine.model_errors import explained
+        from vkml.engine.optimized_model import write_optimized
+        from vkml.engine.placement import Placement, sites_of
+        from vkml.engine.plan_cache import Setting
+        from vkml.engine.prepare import prepare
+        from vkml.engine.runner import Runner
+        from vkml.ir import TensorType, dtypes
+        from vkml.ir.file_constant import files_of, settled_graph
+        from vkml.onnx import load_graph
+        from vkml.onnx import open as open_model
+        from vkml.onnx.load import overridable
+
+        self._options = arguments.checked_options(self._given_options)
         self._variants: dict[frozenset[str], InferenceSession] = {}
         with open_model(self._source, base_directory=self._options.data_folder) as model, collector_paused():
             self._label = model.label
             with explained(self._label):
                 self._metadata: ModelMetadata = model.describe()
                 if self._reads_config:
-                    self._options = configured(self._options, self._metadata.custom_metadata_map, self._label)
-                requested = request(providers, provider_options, devices, self._options, self._metadata)
-                self._precision = checked_precision(self._wanted_precision, requested.settings)
+                    self._options = arguments.configured(
+                        self._options, self._metadata.custom_metadata_map, self._label
+                    )
+                requested = arguments.request(
+                    providers, provider_options, devices, self._options, self._metadata
+                )
+                self._precision = arguments.checked_precision(self._wanted_precision, requested.settings)
                 device_registry.open_ahead(requested.devices, requested.otherwise)
-                # Not before: the driver opens the device meanwhile.
-                from vkml.engine.optimized_model import write_optimized
-                from vkml.engine.placement import Placement, sites_of
-                from vkml.engine.plan_cache import Setting
-                from vkml.engine.prepare import prepare
-                from vkml.engine.runner import Runner
-
                 choice = device_registry.resolve(requested.devices, requested.otherwise)
                 self._choice = requested
                 self._providers = choice.providers
-                self._provider_options = stated_options(choice, self._precision)
+                self._provider_options = arguments.stated_options(choice, self._precision)
                 loaded = load_graph(model, alterations=self._options.alterations(fed))
                 self._overridable = overridable(model)
-                assigned, loaded = assignments(self._assigned, loaded, choice)
+                assigned, loaded = arguments.assignments(self._assigned, loaded, choice)
                 self._warn_of_opset(loaded)
-                require_loading(self._options)
+                arguments.require_loading(self._options)
                 prepared = prepare(
                     loaded,
                     optimise=self._options.graph_optimization_level > 0,
@@ -185,7 +182,7 @@ class InferenceSession(SessionInterface):
                 graph = settled_graph(prepared, copies=self._options.copy_model)
                 files = tuple(files_of(graph))
                 model.check()
-                require_loading(self._options)
+                arguments.require_loading(self._options)
         self._inputs = graph.inputs
         self._outputs = graph.outputs
         self._input_names = tuple(value.name for value in self._inputs)
@@ -204,7 +201,7 @@ class InferenceSession(SessionInterface):
         tensors = [value.type for value in self._inputs if isinstance(value.type, TensorType)]
         self._dtypes = tuple(type_.dtype.storage for type_ in tensors)
         self._has_texts = any(type_.dtype == dtypes.STRING for type_ in tensors)
-        limits = memory_limits(self._limits, choice)
+        limits = arguments.memory_limits(self._limits, choice)
         sites = sites_of(choice, self._precision, limits, self._options)
         if sites:
             close_at_exit(self)
@@ -236,6 +233,8 @@ class InferenceSession(SessionInterface):
 
     def _plan_statically(self) -> None:
         """Plans at once where the model's input shapes leave nothing open, so that errors come early."""
+        from vkml.ir import TensorType
+
         plans = self._runner.plans
         first = plans.segments[0]
         types = [value.type for value in first.graph.inputs]
@@ -261,6 +260,8 @@ class InferenceSession(SessionInterface):
             providers: as for the session.
             provider_options: likewise.
         """
+        from vkml.engine.arguments import request
+
         request(providers, provider_options, None, self._options, self._metadata)
         self.close()
         self._create(providers, provider_options, None)
@@ -312,6 +313,8 @@ class InferenceSession(SessionInterface):
             Fail: the session is closed.
         """
         if run_options is not None:
+            from vkml.engine.arguments import check_run_options, with_adapters
+
             check_run_options(run_options)
             with with_options(run_options):
                 return self._run_checked(output_names, with_adapters(run_options, input_feed))
@@ -344,6 +347,8 @@ class InferenceSession(SessionInterface):
         return self._run_checked(output_names, input_feed)
 
     def _run_checked(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]) -> list[Array]:
+        from vkml.engine.feed import check_feed
+
         wanted = self._wanted(output_names)
         session = self._variant_for(input_feed)
         return session._run_values(check_feed(session._inputs, input_feed), wanted, None)
@@ -383,6 +388,8 @@ class InferenceSession(SessionInterface):
             places: of outputs that are to be on devices; None for none, and inputs on the host.
             binding: is told how to run the same again, where that is possible.
         """
+        from vkml.engine.device_array import DeviceArray, place_array
+
         try:
             plan = None if self._has_texts else self._runner.only_plan(feeds)
             if plan is not None:
@@ -406,6 +413,8 @@ class InferenceSession(SessionInterface):
 
     def io_binding(self) -> IOBinding:
         """A binding of inputs and outputs for `run_with_iobinding`, with nothing bound yet."""
+        from vkml.engine.io_binding import IOBinding
+
         return IOBinding(self)
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: Any = None) -> None:
@@ -419,16 +428,20 @@ class InferenceSession(SessionInterface):
             InvalidArgument: something is not bound, or not of the type and shape that it should have.
         """
         if run_options is not None:
+            from vkml.engine.arguments import check_run_options
+
             check_run_options(run_options)
             with with_options(run_options):
                 return self.run_with_iobinding(iobinding)
-        if not isinstance(iobinding, IOBinding) or iobinding.session is not self:
+        if getattr(iobinding, "session", None) is not self:
             raise InvalidArgument(
                 f"a binding of this session is needed, from io_binding(), not {iobinding!r}"
             )
         if iobinding.repeat is not None and iobinding.repeat() is not None:
             return
         iobinding.repeat = None
+        from vkml.engine.feed import check_feed
+
         if not iobinding.outputs:
             raise InvalidArgument(f"no output is bound; the outputs are {list(self._output_names)}")
         wanted = self._wanted(tuple(iobinding.outputs))
@@ -454,9 +467,14 @@ class InferenceSession(SessionInterface):
             Fresh values on the CPU; `IOBinding` leaves them on the device.
         """
         if run_options is not None:
+            from vkml.engine.arguments import check_run_options
+
             check_run_options(run_options)
             with with_options(run_options):
                 return self.run_with_ort_values(output_names, input_dict_ort_values)
+        from vkml.engine.feed import check_feed
+        from vkml.engine.ort_value import OrtValue
+
         wanted = self._wanted(output_names)
         if not isinstance(input_dict_ort_values, Mapping):
             raise InvalidArgument(f"a feed maps input names to OrtValues, not {input_dict_ort_values!r}")
@@ -502,6 +520,8 @@ class InferenceSession(SessionInterface):
         """Says once of each output that its stated shape, a stale one of an exporter, is not what it has."""
         if plan not in self._runner.plans.alive:  # but in those of a body, which names values as it likes
             return
+        from vkml.ir import TensorType
+
         made = {value.name: value.tensor for value in plan.graph.outputs}
         for output in self._outputs:
             found, stated = made.get(output.name), output.type
@@ -530,6 +550,8 @@ class InferenceSession(SessionInterface):
         first = "; ".join(f"{label}: {reason}" for label, reason in fresh[:3])
         more = f" (and {len(fresh) - 3} more)" if len(fresh) > 3 else ""
         run = "runs" if len(fresh) == 1 else "run"
+        from vkml.ir.wording import counted
+
         nodes = counted(len(fresh), "node")
         _log.warning("%s %s on the CPU instead of %s: %s%s", nodes, run, self.device, first, more)
 
@@ -542,6 +564,7 @@ class InferenceSession(SessionInterface):
             dimensions: symbolic dimension → size.
         """
         from vkml.engine.plan_report import report
+        from vkml.ir import TensorType
 
         given = dict(dimensions or {})
         tensors = {value.name: value.type for value in self._inputs if isinstance(value.type, TensorType)}

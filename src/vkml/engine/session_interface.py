@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vkml.dataclasses import dataclass
-from vkml.engine.memory_infos import OrtMemoryInfo
-from vkml.engine.node_arg import NodeArg, node_arg
-from vkml.engine.options import SessionOptions
-from vkml.engine.ort_value import OrtValue
 from vkml.engine.providers import CPU_PROVIDER, VULKAN_PROVIDER
 from vkml.errors import Fail, InvalidArgument, InvalidSetting
-from vkml.ir import Node, Value
-from vkml.onnx import ModelMetadata
 
 if TYPE_CHECKING:
     from vkml.engine.ep_devices import OrtEpDevice
+    from vkml.engine.memory_infos import OrtMemoryInfo
+    from vkml.engine.node_arg import NodeArg
+    from vkml.engine.options import SessionOptions
+    from vkml.engine.ort_value import OrtValue
     from vkml.engine.report import PlanReport
     from vkml.engine.trace import Trace, TracedRun
+    from vkml.ir import Node, Value
+    from vkml.onnx import ModelMetadata
 
 Array = np.ndarray[Any, Any]
 _RECORDS_ASSIGNMENT = "session.record_ep_graph_assignment_info"
@@ -96,19 +96,25 @@ class SessionInterface:
 
     def get_inputs(self) -> list[NodeArg]:
         """The model's inputs, in order."""
-        return [node_arg(value) for value in self._inputs]
+        return self._described(self._inputs)
 
     def get_outputs(self) -> list[NodeArg]:
         """The model's outputs, in order."""
-        return [node_arg(value) for value in self._outputs]
+        return self._described(self._outputs)
 
     def get_overridable_initializers(self) -> list[NodeArg]:
         """Initializers that are inputs, too: a feed may have values for them."""
-        return [node_arg(value) for value in self._overridable]
+        return self._described(self._overridable)
 
     def get_modelmeta(self) -> ModelMetadata:
         """Producer, graph name, domain, description, version and custom metadata."""
         return self._metadata
+
+    @staticmethod
+    def _described(values: Sequence[Value]) -> list[NodeArg]:
+        from vkml.engine.node_arg import node_arg
+
+        return [node_arg(value) for value in values]
 
     # -- where it runs --------------------------------------------------------------------------------------
 
@@ -275,6 +281,8 @@ class SessionInterface:
         vendor_id: int = -1,
     ) -> OrtValue:
         """A value to be written; see `OrtValue.ortvalue_from_shape_and_type`."""
+        from vkml.engine.ort_value import OrtValue
+
         return OrtValue.ortvalue_from_shape_and_type(shape, element_type, device_type, device_id, vendor_id)
 
     # -- profiling ------------------------------------------------------------------------------------------

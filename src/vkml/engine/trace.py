@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
 import threading
 import time
@@ -82,6 +81,8 @@ class Trace:
 
     def write(self, prefix: str) -> str:
         """Writes all of it to a new file whose name begins so, and returns its path."""
+        import json
+
         stem = f"{prefix}_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
         for count in itertools.count(1):
             path = f"{stem}_{count}.json" if count > 1 else f"{stem}.json"

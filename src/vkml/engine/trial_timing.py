@@ -120,6 +120,8 @@ class Bench:
         self._base = 0
         self._kept: list[Memory] = []
         self._flushed: tuple[Memory, Memory] | None = None
+        self.is_cold = is_cold
+        """Whether caches are emptied, by which the bandwidth becomes known."""
         try:
             if is_cold:
                 self._flushed = self._allocate(CACHE_BYTES), self._allocate(CACHE_BYTES)
@@ -163,7 +165,7 @@ class Bench:
         for trial in trials:
             self._operands.update(operands_of(trial.launches))
         self._places, self._base = {}, 0
-        for buffer in self._operands:
+        for buffer in (*self._operands, *_counters(launches)):
             self._places[buffer] = self._base
             self._base += _aligned(buffer.bytes)
         most = max(self._base + sum(map(_aligned_bytes, self._others(trial))) for trial in trials)
@@ -207,7 +209,7 @@ class Bench:
         for launch in trial.launches:
             given = (each.buffer if isinstance(each, View) else each for each in launch.arguments)
             for buffer in given:
-                if isinstance(buffer, Buffer) and buffer.constant is None and buffer not in self._operands:
+                if isinstance(buffer, Buffer) and buffer.constant is None and buffer not in self._places:
                     found[buffer] = None
         return list(found)
 
@@ -270,6 +272,12 @@ def operands_of(launches: Sequence[Dispatch]) -> dict[Buffer, View]:
                 found.setdefault(view.buffer, view)
         written.update(view.buffer for view in launch.writes)
     return {buffer: view for buffer, view in found.items() if buffer.kind is not BufferKind.STATUS}
+
+
+def _counters(launches: Sequence[Dispatch]) -> dict[Buffer, None]:
+    """What has to be 0 before the first run: no other candidate writes there."""
+    written = (view.buffer for launch in launches for view in launch.writes)
+    return dict.fromkeys(buffer for buffer in written if buffer.kind is BufferKind.COUNTERS)
 
 
 def _moved_bytes(launches: Sequence[Dispatch]) -> int:

@@ -7,13 +7,14 @@ import math
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vkml.cpu.processor import usable_cores
 from vkml.dataclasses import dataclass
-from vkml.engine.compilation import MOST_THREADS, compile_kernels
+from vkml.engine.ahead import Ahead, compiled_ahead
+from vkml.engine.compilation import MOST_THREADS
 from vkml.engine.trial_timing import Bench, TrialProgram
 from vkml.engine.tuning_file import Found, Measured, cached, for_device, keep, read_file, setup_of
 from vkml.errors import OutOfMemory
@@ -171,39 +172,69 @@ class Tuning:
         order = sorted(questions, key=lambda key: -trials.counts[key] * _expected(questions[key][0]))
         found: Found = {}
         bench: Bench | None = None
+
+        def is_over() -> bool:
+            return clock() >= deadline
+
+        def begins(seconds: float) -> bool:
+            return clock() + seconds < deadline
+
+        def race(key: str, chosen: Sequence[Trial], samples: int) -> Measured | None:
+            """Measures candidates as soon as they are compiled."""
+            assert bench is not None
+            kernels = [launch.kernel for trial in chosen for launch in trial.launches]
+            if not all(ahead.wait(kernel, is_over) for kernel in kernels) or is_over():
+                return None
+            pipelines = {}
+            for kernel in kernels:
+                made = device.named_pipeline(kernel.name, taken)
+                if made is not None:
+                    pipelines[id(kernel)] = made
+            there = [
+                each for each in chosen if all(id(launch.kernel) in pipelines for launch in each.launches)
+            ]
+            if not there or there[0] is not chosen[0] or len(there) == 1 < len(chosen):
+                return None  # what the driver refuses, or has no time for
+            return self._race(samples, bench, there, trials.share(key), pipelines, deadline)
+
         taken: list[Pipeline] = []
+        # One core is for whoever measures.
+        most = max(1, min(MOST_THREADS, usable_cores() - 1))
         try:
-            for batch in _batches(order, questions):
-                began = clock()
-                kernels = [
-                    launch.kernel for key in batch for trial in questions[key] for launch in trial.launches
-                ]
-                kernels += self._weights.packing_kernels(_constants(questions[key] for key in batch))
-                try:
-                    pipelines = compile_kernels(device, kernels, taken, _until(deadline))
-                except _TimeIsOverError:
-                    return found
-                if bench is None:
-                    bench = Bench(
-                        device,
-                        self._weights,
-                        is_cold=held > CACHED_BYTES and not self._info.is_software,
-                        memory_limit=self._memory_limit,
-                        time_limit=self._time_limit,
-                    )
-                for key in batch:
-                    if clock() >= deadline:
-                        return found
-                    share = trials.share(key)
-                    measured = self._race(effort, bench, questions[key], share, pipelines, deadline)
-                    if measured is not None:
-                        found[key] = measured
+            with compiled_ahead(lambda: device, lambda: device, most, begins) as ahead:
+                bench = Bench(
+                    device,
+                    self._weights,
+                    is_cold=held > CACHED_BYTES and not self._info.is_software,
+                    memory_limit=self._memory_limit,
+                    time_limit=self._time_limit,
+                )
+                if bench.is_cold:
+                    # The plan wants the rules' choices anyway; where these are at the roofline, nothing else
+                    # is compiled.
+                    for key in order:
+                        self._want(ahead, questions[key][:1])
+                    for key in order:
+                        measured = race(key, questions[key][:1], 2)
+                        if measured is None or is_over():
+                            break
+                        least = bench.least_seconds(questions[key])
+                        if min(measured.microseconds.values()) <= 1e6 * AT_ROOFLINE * least:
+                            found[key] = measured
+                        else:
+                            self._want(ahead, questions[key])
+                for key in order:
+                    self._want(ahead, questions[key] if key not in found else ())
+                ahead.want_all(())
+                for key in order:
+                    if is_over():
+                        break
+                    if key not in found:
+                        measured = race(key, questions[key], effort.samples)
+                        if measured is not None:
+                            found[key] = measured
                     if self._progress:
                         self._progress("tune", len(found), len(order))
-                device.release_all(taken)
-                # The next batch will take about as long.
-                if 2 * clock() - began > deadline:
-                    return found
             return found
         except OutOfMemory as problem:
             _log.debug("nothing more is measured: %s", problem)
@@ -213,9 +244,17 @@ class Tuning:
                 bench.close()
             device.release_all(taken)
 
+    def _want(self, ahead: Ahead, trials: Sequence[Trial]) -> None:
+        """Has the kernels of candidates compiled, and those that pack their constants."""
+        for kernel in self._weights.packing_kernels(_constants([trials])):
+            ahead.want(kernel)
+        for trial in trials:
+            for launch in trial.launches:
+                ahead.want(launch.kernel)
+
     def _race(
         self,
-        effort: Effort,
+        samples: int,
         bench: Bench,
         trials: Sequence[Trial],
         share: float,
@@ -230,7 +269,7 @@ class Tuning:
             for trial in trials:
                 programs.append(TrialProgram(bench, trial, pipelines, share))
             alive = list(programs)
-            for number in range(1 + effort.samples):
+            for number in range(1 + samples):
                 for program in alive:
                     if clock() >= deadline:
                         break
@@ -246,7 +285,7 @@ class Tuning:
                 if best <= AT_ROOFLINE * bench.least_seconds(trials):
                     break
                 alive = [each for each in alive if fastest[each.label] <= HOPELESS * best]
-                if len(alive) == 1:
+                if len(alive) == 1 < len(programs):
                     break
         except OutOfMemory as problem:
             _log.debug("candidates are not measured: %s", problem)
@@ -257,7 +296,7 @@ class Tuning:
             bench.release()
         if len(times) < len(programs):
             return None
-        medians = {label: statistics.median(samples) for label, samples in times.items()}
+        medians = {label: statistics.median(each) for label, each in times.items()}
         rule = trials[0].label
         pick = min(medians, key=lambda label: medians[label])
         if medians[pick] > (1 - LEAST_GAIN) * medians[rule]:
@@ -266,25 +305,11 @@ class Tuning:
         return Measured(pick, self._effort_name, {label: 1e6 * t for label, t in medians.items()})
 
 
-class _TimeIsOverError(Exception):
-    """Raised between two kernels."""
-
-
-def _until(deadline: float) -> Callable[[str, int, int], None]:
-    """What ends compiling when the time is over: a driver may take seconds for a kernel."""
-
-    def check(stage: str, done: int, total: int) -> None:
-        if done < total and clock() >= deadline:
-            raise _TimeIsOverError
-
-    return check
-
-
 def _expected(rule: Trial) -> float:
     return _UNKNOWN_MICROSECONDS if rule.expected is None else rule.expected
 
 
-def _constants(questions: Iterator[Sequence[Trial]]) -> list[Constant]:
+def _constants(questions: Iterable[Sequence[Trial]]) -> list[Constant]:
     """Those that candidates read."""
     found = {
         id(view.buffer.constant): view.buffer.constant
@@ -295,18 +320,3 @@ def _constants(questions: Iterator[Sequence[Trial]]) -> list[Constant]:
         if view.buffer.constant is not None
     }
     return list(found.values())
-
-
-def _batches(order: Sequence[str], questions: Mapping[str, Sequence[Trial]]) -> Iterator[list[str]]:
-    """Questions whose kernels are compiled together: as many as keep all threads busy for a while."""
-    most = 2 * min(MOST_THREADS, usable_cores())
-    batch: list[str] = []
-    count = 0
-    for key in order:
-        batch.append(key)
-        count += len({launch.kernel.name for trial in questions[key] for launch in trial.launches})
-        if count >= most:
-            yield batch
-            batch, count = [], 0
-    if batch:
-        yield batch

@@ -121,7 +121,6 @@ class WeightStore:
         arena = _Arena(memory, [id(constant) for constant in fresh], 1)
         taken: list[Pipeline] = []
         try:
-            pipelines = compile_kernels(self._device, self.packing_kernels(fresh), taken)
             for group in _together(plain, offsets[: len(plain)]):
                 if len(group) > 1:
                     self._upload_together(memory, group)
@@ -129,6 +128,7 @@ class WeightStore:
                     [(constant, offset)] = group
                     self._upload(memory, offset, constant)
                 done = self._tell(done, size, [constant for constant, _ in group])
+            pipelines = compile_kernels(self._device, self.packing_kernels(fresh), taken)
             for batch in _batches(packed, offsets[len(plain) :]):
                 self._pack(memory, batch, pipelines)
                 done = self._tell(done, size, [weights for weights, _ in batch])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from enum import Enum
 from functools import lru_cache
+from importlib import import_module
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -109,6 +110,8 @@ class Operator:
     reads_parts: ClassVar[tuple[int, ...]] = ()
     """Inputs, (batch, heads, rows, columns), whose rows its template may be able to read from two values, as
     they are before a Concat lays them end to end."""
+    is_linked: ClassVar[bool] = False
+    """Whether its template may be able to compute its first input where a convolution makes that."""
     reduction: str = ""
     """What it does to the elements of its first input along `reduced_axes`, as `Lowering.reduce` calls it;
     empty for other operators. Its kernels compute the elements themselves where pointwise nodes make them."""
@@ -381,7 +384,57 @@ class Operator:
         return pointwise_vjp(build, node, write, slope, inputs, outputs[0], cotangent, needed)
 
 
-REGISTRY: dict[tuple[str, str], Operator] = {}
+_Key = tuple[str, str]
+
+
+class Registry(MutableMapping[_Key, "Operator"]):
+    """Operators by domain and name. Those that are announced are imported when they are asked for, which
+    spares a session of a plain model most of the 57 ms that all of them take."""
+
+    def __init__(self) -> None:
+        self._entered: dict[_Key, Operator] = {}
+        self._homes: dict[_Key, str] = {}
+
+    def announce(self, module: str, keys: Iterable[_Key]) -> None:
+        """Says which module enters some operators once it is imported."""
+        self._homes.update(dict.fromkeys(keys, module))
+
+    def __getitem__(self, key: _Key) -> Operator:
+        found = self._entered.get(key)
+        if found is None:
+            home = self._homes.get(key)
+            if home is not None:
+                import_module(home)  # who comes here meanwhile waits for the interpreter's lock of the module
+            found = self._entered[key]
+        return found
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._entered or key in self._homes
+
+    def __iter__(self) -> Iterator[_Key]:
+        self._import_all()
+        return iter(self._entered)
+
+    def __len__(self) -> int:
+        self._import_all()
+        return len(self._entered)
+
+    def __setitem__(self, key: _Key, operator: Operator) -> None:
+        self._entered[key] = operator
+
+    def __delitem__(self, key: _Key) -> None:
+        del self._entered[key]
+
+    def has_entered(self, key: _Key) -> bool:
+        """Whether an operator is there already."""
+        return key in self._entered
+
+    def _import_all(self) -> None:
+        for home in dict.fromkeys(self._homes.values()):
+            import_module(home)
+
+
+REGISTRY = Registry()
 
 _T = TypeVar("_T", bound=type[Operator])
 
@@ -389,7 +442,7 @@ _T = TypeVar("_T", bound=type[Operator])
 def register(operator: Operator) -> Operator:
     """Enters an operator into the registry under its domain and name."""
     key = (operator.domain, operator.name)
-    assert key not in REGISTRY, f"{key} registered twice"
+    assert not REGISTRY.has_entered(key), f"{key} registered twice"
     # ONNX stores a float attribute, also one that is left out, in 32 bits.
     operator.attributes = {
         name: float(np.float32(default)) if isinstance(default, float) else default

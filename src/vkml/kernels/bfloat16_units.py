@@ -105,4 +105,4 @@ def choices(target: Target, product: Product) -> list[Choice[Tile]]:
         work = resident * k * tile.m * tile.n / (tile.rate * product.gathered_units)
         return in_waves(target, groups, resident, work, tile.alone)
 
-    return estimates(target, product, tiles, RANGES, 128, cycles)
+    return estimates(target, product, tiles, RANGES, 128, fragment.lanes, cycles)

@@ -19,9 +19,12 @@ from vkml.kernels.gemm import aligned, load_vector, matrix_product
 from vkml.kernels.matrix_units import Weights, choose, launch_with, leaves_room, why_no_units, why_not_chosen
 from vkml.kernels.packed_weights import (
     COLUMN_PADDING,
+    K_PADDING,
     LARGEST_RANGE,
     SPARE_POWERS,
-    emit_few_bits,
+    UNIT_NEEDS,
+    WIDEST_TILE,
+    Fragment,
     padded,
 )
 from vkml.kernels.pointwise import emit_store, emit_vector_store
@@ -42,6 +45,12 @@ MOST_LANES = 64
 MOST_OWN = 4
 """Columns of a thread."""
 WORD_BITS = 32
+CHUNK = 256
+"""Steps of k that a workgroup makes fragments of at a time;"""
+MOST_CHUNKS = 8
+"""several of them where"""
+GROUPS = 1024
+"""workgroups have one each."""
 SEEN = 256
 """Columns whose numbers are looked at, of each step of k."""
 
@@ -140,9 +149,47 @@ def _by_fragments(
         "    return (float4(codes) - float4(load_zero(row, block))) * float4(load_scale(row, block));",
         "}",
     ]
-    fragments = emit_few_bits(build, "\n".join(numbers), writer, inner, columns, fragment)
+    writer.text("\n".join(numbers))
+    fragments = _emit_fragments(build, writer, inner, columns, fragment)
     weights = Weights(exponents, fragments, None if choice.has_pass else least)
     return launch_with(build, product, rows, weights, choice)
+
+
+def _emit_fragments(
+    build: VulkanBuilder, writer: KernelWriter, k: int, columns: int, fragment: Fragment
+) -> View:
+    """Emits the launch that makes fragments of what the kernel's ``load_numbers`` gives.
+
+    Returns:
+        The fragments, and room behind them that kernels may read.
+    """
+    rows, steps = padded(columns, COLUMN_PADDING), padded(k, K_PADDING)
+    words = rows * steps // 2 + K_PADDING * (rows + WIDEST_TILE) // 2
+    packed = build.scratch(TensorType(dtypes.UINT32, (words,)))
+    groups, chunks = rows // COLUMN_PADDING, -(-steps // CHUNK)
+    share = max(1, min(MOST_CHUNKS, groups * chunks // GROUPS)) * CHUNK
+    for name, value in (("ROWS", columns), ("K", k), ("K_PADDED", steps), ("SHARE", share)):
+        writer.constant(value, name)
+    numbers = (
+        ("FRAGMENT_N", fragment.n),
+        ("FRAGMENT_K", fragment.k),
+        ("LANES", fragment.lanes),
+        ("CHUNK", CHUNK),
+    )
+    writer.need(*UNIT_NEEDS[fragment.element])
+    writer.text(
+        "\n".join(
+            [
+                *(f"static const int {name} = {value};" for name, value in numbers),
+                f"typealias Element = {fragment.slang_element};",
+                f"#define PACKED {writer.write(packed, width=4)}",
+                template("block_fragments"),
+            ]
+        )
+    )
+    grid = groups, -(-steps // share), 1
+    build.emit(writer.finish("unpack_fragments", grid, subgroup_size=fragment.lanes))
+    return packed
 
 
 def _exponents(scales: Array, bits: int) -> Array:

@@ -86,8 +86,10 @@ class Tile(UnitTile):
         is_stored_so = along_k[0] and widths[0] == 4 and has_fours
         lines = [f"static const int {name} = {value};" for name, value in self.numbers(fragment).items()]
         # Fragments begin at words of shared memory.
-        lines.append(f"#define STORED {math.gcd(fragment.k // WORD, 4) if is_stored_so else 1}")
-        lines.append(f"#define OF_FOUR_STEPS {int(not along_k[1])}\n#define STAGES {self.stages}")
+        stored = math.gcd(fragment.k // WORD, 4) if is_stored_so else 1
+        lines.append(f"#define STORED {stored}\n#define OF_FOUR_STEPS {int(not along_k[1])}")
+        lines.append(f"#define FIRST_WORD room[0]{'.x' if stored > 1 else ''}")
+        lines.append(f"#define STAGES {self.stages}")
         lines.append("".join(f"#define {form.upper()} {number}\n" for number, form in enumerate(FORMS)))
         for letter, is_signed, form in zip("AB", signs, forms, strict=True):
             lines.append(f"static const int FLIP_{letter} = int({'0u' if is_signed else '0x80808080u'});")
@@ -142,4 +144,4 @@ def choices(target: Target, product: Product) -> list[Choice[Tile]]:
         work = resident * tile.m * tile.n * (k / tile.rate + STORE)
         return in_waves(target, groups, resident, work, tile.alone)
 
-    return estimates(target, product, tiles, RANGES, 64, cycles)
+    return estimates(target, product, tiles, RANGES, 64, fragment.lanes, cycles)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import json
 import queue
 import threading
 import weakref
@@ -33,12 +32,13 @@ LEAST_CORES = 4
 """With fewer, drivers want those that there are."""
 
 
-def compile_kernel(source: str, label: str = "kernel") -> bytes:
+def compile_kernel(source: str, label: str = "kernel", compiler: CompilerProcess | None = None) -> bytes:
     """SPIR-V of a kernel.
 
     Args:
         source: complete; its entry point is ``main``.
         label: for messages.
+        compiler: that is the caller's; None: the first that is free.
 
     Raises:
         CompileError: the source has something that the compiler does not know.
@@ -54,17 +54,18 @@ def compile_kernel(source: str, label: str = "kernel") -> bytes:
     with turn:
         found = cache.read(name)
         if found is None:
-            found = _compiled(source, label)
+            found = _compiled(source, label, compiler)
             cache.write(name, found)
         return found
 
 
-def _compiled(source: str, label: str) -> bytes:
+def _compiled(source: str, label: str, compiler: CompilerProcess | None = None) -> bytes:
     # Here, for only who compiles needs it: no session on the CPU does, nor one that finds all in the cache.
     from vkml.kernels import slang
 
     try:
-        module = _by_any_compiler(source)
+        found = compiler.compile(source) if compiler is not None and compiler.is_wanted else None
+        module = _by_any_compiler(source) if found is None else found
     except slang.Unsupported as problem:
         raise CompileError(
             f"vkml's compiler does not know {problem}, which its kernel {label} has. This is a bug in vkml: "
@@ -102,17 +103,18 @@ def compiler_processes(sources: Collection[str], cores: int) -> Iterator[int]:
         cores: that there are.
 
     Returns:
-        how many processes these are.
+        how many processes there are, those of others included.
     """
-    missing = sum(not cache.has(_entry(source)) for source in set(sources))
-    count = min(MOST_PROCESSES, cores - 1, missing // SOURCES_A_PROCESS)
+    missing = sum(not is_kept(source) for source in set(sources))
+    there = len(_processes)
+    count = min(MOST_PROCESSES, cores - 1, missing // SOURCES_A_PROCESS) - there
     if cores < LEAST_CORES or missing < LEAST_SOURCES or count < 1:
-        yield 0
+        yield there
         return
     from vkml.kernels import compiler_process
 
     if not compiler_process.is_possible():
-        yield 0
+        yield there
         return
     started: list[CompilerProcess] = []
     try:
@@ -121,11 +123,42 @@ def compiler_processes(sources: Collection[str], cores: int) -> Iterator[int]:
                 started.append(compiler_process.CompilerProcess())
                 _processes.add(started[-1])
                 _compilers.put(started[-1])
-        yield len(started)
+        yield there + len(started)
     finally:
         for process in started:
             process.close()
             _processes.discard(process)
+
+
+def is_kept(source: str) -> bool:
+    """Whether the cache has the module of a source."""
+    return cache.has(_entry(source))
+
+
+class LentProcess:
+    """A process that compiles for one thread, until it is left to all that compile.
+
+    Raises:
+        OSError: it cannot be started, or there is no need for one.
+    """
+
+    def __init__(self) -> None:
+        from vkml.kernels import compiler_process
+
+        with _changed:
+            if len(_processes) >= MOST_PROCESSES or not compiler_process.is_possible():
+                raise OSError("no further process is to be started")
+            self.compiler = compiler_process.CompilerProcess()
+            _processes.add(self.compiler)
+
+    def leave_to_all(self) -> None:
+        """Has whoever compiles next take it."""
+        _compilers.put(self.compiler)
+
+    def close(self) -> None:
+        """Ends it."""
+        self.compiler.close()
+        _processes.discard(self.compiler)
 
 
 def workgroup_of(source: str) -> tuple[int, list[tuple[str | None, int]]] | None:
@@ -135,6 +168,8 @@ def workgroup_of(source: str) -> tuple[int, list[tuple[str | None, int]]] | None
         The threads of its workgroups, and type and bytes of each variable that one shares; None where the
         compiler does not know the source, as whoever compiles it is told.
     """
+    import json
+
     name = _entry(source, "workgroup")
     kept = cache.read(name)
     if kept is not None:

@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vkml.ir import TensorType
+from vkml.ir.lowering import CannotLower
 from vkml.ir.scalar import arithmetic_type
 from vkml.ir.size import typical
 from vkml.ir.windows import Windows
-from vkml.kernels import conv_units
+from vkml.kernels import channel_means, conv_units, direct_conv, halo_units, separable
 from vkml.kernels.candidates import Candidate, described
+from vkml.kernels.depthwise import depthwise
 from vkml.kernels.gemm import (
+    LAUNCH,
     TILE_K,
     AnyTile,
     Operand,
     Product,
     aligned,
     emit_reader,
+    estimate_ordinary,
     fills_vectors,
     launch,
     matrix_operand,
     tiled_candidates,
 )
-from vkml.kernels.matrix_units import Choice
-from vkml.kernels.pointwise import emit_store
+from vkml.kernels.links import Link
+from vkml.kernels.matrix_units import Choice, why_no_units
 from vkml.kernels.views import View
-from vkml.kernels.writer import KernelWriter, compute_type, load_expression, multiply_add, template
+from vkml.kernels.writer import KernelWriter
 
 if TYPE_CHECKING:
     from vkml.lowering.vulkan_builder import VulkanBuilder
@@ -41,6 +46,12 @@ TAPS_FIRST, ALONG_COLUMNS, ALONG_WINDOWS = (0.62, 1.0), (0.5, 0.25), (0.6, 0.8)
 With taps first; else where lanes run along columns, or along windows. TFLOP/s on an H200: 21 to 24 and 35 to
 38; the first layer of ResNet-18, and its gradient by weights, 18 and 10; other gradients 13 to 24, 15 to 33.
 """
+SHORT, EMPTY_SHORT = 1.25, 1.5
+"""How much longer tiles take of little work than is estimated (16 layers, H200), and where steps or filters
+are so few that most of a tile is empty, where it is 1.8 to 3 times;"""
+FEW_STEPS, FEW_FILTERS = 64, 16
+SHORT_TIME = 12.0
+"""and what is little: so many microseconds."""
 NARROW = 256
 LEAST_PIXELS = 1024
 """From so many on computed weights are copied, taps first: an estimate."""
@@ -66,24 +77,37 @@ def conv(
         windows: over depth, height and width.
         group: number of groups.
     """
+    middle = build.stand_ins.take_link(x)
+    if middle is not None:
+        last = Link(x, weight, bias, windows, group)
+        return separable.launch(build, build.stand_ins.take_link(middle.x), middle, last, result)
     batch, channels = x.shape[:2]
     out_channels = weight.shape[0]
-    spatial, kernel = windows.output, windows.kernel
+    kernel, pixels = windows.kernel, math.prod(windows.output)
+    space = (batch, out_channels, pixels)
     geometry = constants_of(windows)
     if weight.buffer.is_constant or (group == channels and weight.shape[1] == 1):
         weight = build.contiguous(weight)
     if group == channels and weight.shape[1] == 1:
-        return _depthwise(build, x, weight, bias, result, spatial, geometry)
-    pixels = math.prod(spatial)
+        _add_bias(build, bias, space, result)
+        return depthwise(build, x, weight, result, windows, geometry)
     per_group = out_channels // group
     steps = weight.shape[1] * math.prod(kernel)
-    space = (batch, out_channels, pixels)
     product = convolution(x, windows, group, per_group, steps, result)
+
+    direct, is_little = _direct(build, Link(x, weight, bias, windows, group), result)
 
     def on_units(choice: Choice) -> Candidate:
         def emit() -> list[View]:
             _add_bias(build, bias, space, result)
             return conv_units.launch(build, product, x, weight, windows, geometry, choice)
+
+        return Candidate(choice.label(), choice.time, emit, choice.tile.label())
+
+    def on_halos(choice: halo_units.Choice) -> Candidate:
+        def emit() -> list[View]:
+            _add_bias(build, bias, space, result)
+            return halo_units.launch(build, product, x, weight, windows, geometry, choice)
 
         return Candidate(choice.label(), choice.time, emit, choice.tile.label())
 
@@ -98,23 +122,107 @@ def conv(
         return tiled_candidates(build.target, tiled, emit)
 
     def candidates() -> Iterator[Candidate]:
+        why_no_halo = halo_units.refusal(build, product, x, weight, windows, group)
+        halos = [] if why_no_halo else halo_units.choices(build.target, product, weight, windows)
         why = conv_units.refusal(build, product, x, weight, group)
-        if why:
-            yield from in_tiles(why)
-        else:
-            rule = conv_units.rule_of(build.target, product)
-            assert rule is not None
+        rule = None if why else conv_units.rule_of(build.target, product)
+        ordinary = _gathered(build, product, x, weight, windows, group)[0] if halos else product
+        first = halo_units.best(build.target, ordinary, halos)
+        alone = None if direct is None else direct(why or "slower")
+        takes_direct = alone is not None and is_little
+        if alone is not None and takes_direct:
+            yield alone
+        if first is not None and (rule is None or halo_units.forced is not None or first.time < rule.time):
+            yield on_halos(first)
+        elif rule is not None:
             yield on_units(rule)
+        else:
+            yield from in_tiles(why)
+        yield from map(on_halos, halos)
         if not conv_units.refusal(build, product, x, weight, group, is_rule=False):
             yield from map(on_units, conv_units.choices(build.target, product))
-        if not why:
+        if first is not None or rule is not None:
             yield from in_tiles("slower")
+        if alone is not None and not takes_direct:
+            yield alone
 
     def question() -> str:
         window = (windows.kernel, windows.strides, windows.pads_begin, windows.dilations)
         return f"conv {described(x)} by {described(weight)}, {group} groups, windows {window}, to {space}"
 
     return build.select(question, candidates)
+
+
+def pooled(
+    build: VulkanBuilder, link: Link, result: TensorType, pool: Windows, how: str, *, counts_padding: bool
+) -> list[View]:
+    """A convolution and what pools its results, in one launch; `CannotLower` where two are better."""
+    why = direct_conv.refusal(link, pool)
+    if how not in ("max", "average") or (counts_padding and (any(pool.pads_begin) or any(pool.pads_end))):
+        why = "pooling of another kind"
+    if why:
+        raise CannotLower(f"a convolution that would be pooled at once: {why}")
+    sizes = direct_conv.sizes_of(link, pool)
+    shape = direct_conv.choose(build.target, sizes)
+    if shape is None or not _is_little(build, link, sizes, shape, LAUNCH + 0.3):
+        raise CannotLower("a convolution that is faster apart from what pools it")
+    return direct_conv.launch(build, link, pool, how, result, shape)
+
+
+def reduced(
+    build: VulkanBuilder, link: Link, result: TensorType, name: str, axes: Sequence[int]
+) -> list[View]:
+    """A convolution whose results are reduced, in one launch; `CannotLower` where two are better."""
+    if name != "Mean" or tuple(axes) != tuple(range(2, result.rank)) or result.dims[2:] != (1,) * len(axes):
+        raise CannotLower("a convolution that would be reduced at once: no means over all pixels")
+    return channel_means.launch(build, link, result)
+
+
+def _direct(
+    build: VulkanBuilder, link: Link, result: TensorType
+) -> tuple[Callable[[str], Candidate] | None, bool]:
+    """A convolution without tiles, given why it is not on units, where there is that; and whether it is so
+    little that this is best."""
+    alone = direct_conv.each_alone(link.windows.output)
+    sizes = direct_conv.sizes_of(link, alone)
+    shape = None if direct_conv.refusal(link, alone) else direct_conv.choose(build.target, sizes)
+    if shape is None:
+        return None, False
+    time = direct_conv.estimate(build.target, sizes, shape)
+
+    def candidate(why: str) -> Candidate:
+        emit = functools.partial(direct_conv.launch, build, link, alone, "", result, shape, why)
+        return Candidate(f"direct, {shape.label()}", time, emit)
+
+    return candidate, _is_little(build, link, sizes, shape, 0.0)
+
+
+def _is_little(
+    build: VulkanBuilder,
+    link: Link,
+    sizes: direct_conv.Sizes,
+    shape: direct_conv.Shape,
+    behind: float,
+) -> bool:
+    """Whether a direct launch is expected to be faster than tiles and `behind` microseconds more."""
+    if direct_conv.forced is not None:
+        return True
+    time = direct_conv.estimate(build.target, sizes, shape)
+    steps = sizes.channels * link.windows.taps
+    product = convolution(link.x, link.windows, 1, link.filters, steps, link.x.type)
+    tiled, _, _ = _gathered(build, product, link.x, link.weight, link.windows, 1)
+    apart = estimate_ordinary(build.target, tiled)
+    if halo_units.forced is not None:
+        return False
+    if not why_no_units(build.target):
+        units = conv_units.rule_of(build.target, product)
+        apart = apart if units is None else min(apart, units.time)
+        weight, windows = link.weight, link.windows
+        if not halo_units.refusal(build, product, link.x, weight, windows, 1):
+            halos = halo_units.choices(build.target, product, weight, windows)
+            apart = min([apart, *(choice.time for choice in halos)])
+    longer = EMPTY_SHORT if steps < FEW_STEPS or link.filters < FEW_FILTERS else SHORT
+    return time < (longer if apart < SHORT_TIME else 1.0) * apart + behind
 
 
 def _gathered(
@@ -346,47 +454,3 @@ def _window_operand(
 
     # Lanes follow memory: along columns, or along windows that are wider, as in gradients by weights.
     return Operand(declare, geometry["OW"] >= geometry["KW"])
-
-
-def _depthwise(
-    build: VulkanBuilder,
-    x: View,
-    weight: View,
-    bias: View | None,
-    result: TensorType,
-    spatial: tuple[int, ...],
-    geometry: dict[str, int],
-) -> list[View]:
-    """One thread an output element; the window's reads hit the cache."""
-    batch, channels = x.shape[:2]
-    out_channels = weight.shape[0]
-    pixels = math.prod(spatial)
-    space = (batch, out_channels, pixels)
-
-    _add_bias(build, bias, space, result)
-    epilogue, outputs = build.take_epilogue(result)
-    writer = build.writer()
-    accumulator = arithmetic_type(x.dtype)
-    writer.text(f"typealias Accumulator = {compute_type(accumulator)};")
-    writer.text(multiply_add(accumulator))
-    for name, value in geometry.items():
-        writer.constant(value, name)
-    total = math.prod(space)
-    writer.constant(total, "TOTAL")
-    writer.constant(pixels, "PIXELS")
-    writer.constant(out_channels, "CHANNELS")
-    multiplier = writer.constant(out_channels // channels)
-    image = writer.read(x)
-    taps = writer.read(weight)
-    start = writer.offset(("image", f"(channel / {multiplier})"), x.strides[:2])
-    place = writer.offset(("d", "h", "w"), x.strides[2:])
-    element = load_expression(image, f"start + {place}", x.dtype)
-    tap = load_expression(taps, "at + (kd * KH + kh) * KW + kw", weight.dtype)
-    writer.text(f"Accumulator load_image(int start, int d, int h, int w) {{ return {element}; }}")
-    writer.text(f"Accumulator load_tap(int at, int kd, int kh, int kw) {{ return {tap}; }}")
-    writer.text(f"int image_start(int image, int channel) {{ return {start}; }}")
-    emit_store(writer, space, outputs, epilogue, compute_type(accumulator))
-    writer.text(template("depthwise"))
-    across, rows = writer.grid(-(-total // 128), build.target.max_groups)
-    build.emit(writer.finish("depthwise", (across, rows, 1), variant="direct", reason="one channel a group"))
-    return outputs

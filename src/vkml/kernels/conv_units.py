@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 from vkml.ir import TensorType, dtypes
 from vkml.ir.size import Size, is_multiple, typical
 from vkml.ir.windows import Windows
-from vkml.kernels import matrix_units
+from vkml.kernels import matrix_units, range_sums
 from vkml.kernels.gemm import Product, estimate_ordinary
 from vkml.kernels.matrix_units import Choice, Tile, define, why_no_units, why_not_chosen
 from vkml.kernels.packed_weights import (
@@ -23,7 +24,7 @@ from vkml.kernels.packed_weights import (
     least_power,
     small_of,
 )
-from vkml.kernels.results import add_partials, define_results
+from vkml.kernels.results import add_partials, emit_finish
 from vkml.kernels.views import View
 from vkml.kernels.writer import KernelWriter, multiply_add, template
 
@@ -108,7 +109,7 @@ def launch(
     tile, splits = choice.tile, choice.splits
     batch, filters, pixels = product.space
     m = product.n
-    if weight.is_reversed or _flat(weight) is None:
+    if weight.is_reversed or flat(weight) is None:
         weight = build.contiguous(weight)
     matrix = _matrix(x, weight)
     if weight.buffer.is_constant:
@@ -136,7 +137,7 @@ def launch(
         writer.constant(_block(weight), "BLOCK")
     writer.constant(math.prod(weight.shape[2:]), "TAPS")
     if not weight.buffer.is_constant:
-        _define_guard(writer, weight, packed)
+        define_guard(writer, weight, packed)
     writer.constant(x.strides[1], "CHANNEL_STRIDE")
     define_guess(writer, least)
     start = writer.offset(("image",), x.strides[:1])
@@ -148,18 +149,18 @@ def launch(
     writer.text(f"int image_start(int image) {{ return {start}; }}")
     writer.text(f"int image_place(int d, int h, int w) {{ return {place}; }}")
     define(writer, fragment, choice, (m, filters, product.k), pointers)
-    partials = None
-    if splits > 1:
-        partials = build.scratch(TensorType(dtypes.FLOAT32, (splits, 1, filters, m)))
-        store = define_results(writer, (splits, filters, m), [partials], None)
-        place = "split, n, m"
-    else:
-        store = define_results(writer, product.space, outputs, epilogue)
-        place = "m / PIXELS, n, m % PIXELS"
-    writer.text(f"void finish(int split, int m, int n, Results x) {{ {store}({place}, x); }}")
+    shape = tile.n, tile.m
+    partials = emit_finish(build, writer, product, splits, shape, tile.threads(fragment), outputs, epilogue)
     across, rows = writer.grid(-(-m // tile.m) * -(-filters // tile.n), build.target.max_groups)
     writer.need(*MATRIX_UNIT_NEEDS)
-    files = ("scales", "scale_guesses", "matrix_units_windows", "matrix_units", "shared_results")
+    files = (
+        "scales",
+        "scale_guesses",
+        "matrix_units_windows",
+        "unit_weights",
+        "matrix_units",
+        "shared_results",
+    )
     writer.text("".join(map(template, files if weight.buffer.is_constant else (*files, "exact_results"))))
     build.emit(
         writer.finish(
@@ -177,11 +178,11 @@ def launch(
     return outputs
 
 
-def _define_guard(writer: KernelWriter, weight: View, packed: View) -> None:
+def define_guard(writer: KernelWriter, weight: View, packed: View) -> None:
     """What results need that are computed again, where nothing is known of the weights before the run."""
-    flat = _flat(weight)
-    assert flat is not None
-    pointer, place = writer.read(flat), writer.offset(("n", "channel", "tap"), flat.strides)
+    taps = flat(weight)
+    assert taps is not None
+    pointer, place = writer.read(taps), writer.offset(("n", "channel", "tap"), taps.strides)
     writer.text(
         "#define GUARDED\n"
         f"#define COLUMN_SMALL {writer.read(small_of(packed, weight.shape[0]), reinterpreted_as='int')}\n"
@@ -218,17 +219,38 @@ def rule_of(target: Target, product: Product) -> Choice | None:
 
 def choices(target: Target, product: Product) -> list[Choice]:
     """Tiles and ranges of K. Pixels are the matrix units' rows, filters their columns."""
+    m, n, k = (typical(size) for size in (product.n, product.m, product.k))
     fragment = target.fragment
     assert fragment is not None
-    turned = replace(product, m=product.n, n=product.m)
-    found = matrix_units.choices(target, fragment, turned, lambda tile: fits(tile, fragment), (False,), TILES)
-    return [replace(choice, time=_estimate(target, fragment, choice, turned)) for choice in found]
+    return [
+        replace(
+            choice,
+            time=choice.time
+            + range_sums.microseconds(
+                target,
+                product,
+                choice.splits,
+                (choice.tile.n, choice.tile.m),
+                choice.tile.threads(fragment),
+            ),
+        )
+        for choice in _choices(target, m, n, k, matrix_units.forced)
+    ]
 
 
-def _estimate(target: Target, fragment: Fragment, choice: Choice, product: Product) -> float:
+@functools.lru_cache(maxsize=512)
+def _choices(target: Target, m: int, n: int, k: int, forced: Choice | None) -> tuple[Choice, ...]:
+    """Each is asked for when nodes are placed and when they are lowered, twice."""
+    fragment = target.fragment
+    assert fragment is not None
+    sizes = Product(1, m, n, k, dtypes.FLOAT32, TensorType(dtypes.FLOAT32, (n, m)), (1, n, m), "n, m", "conv")
+    found = matrix_units.choices(target, fragment, sizes, lambda tile: fits(tile, fragment), (False,), TILES)
+    return tuple(replace(each, time=_estimate(target, fragment, each, m, n, k)) for each in found)
+
+
+def _estimate(target: Target, fragment: Fragment, choice: Choice, m: int, n: int, k: int) -> float:
     """Microseconds; what is before a workgroup's steps is as if it had read all of its rows once."""
     tile, splits = choice.tile, choice.splits
-    m, n, k = (typical(size) for size in (product.m, product.n, product.k))
     read = 4 * tile.m * -(-k // splits) * matrix_units.resident(target, fragment, tile) / READ_BY_ONE
     return matrix_units.estimate_waves(target, fragment, tile, splits, m, n, k, LOOK + read)
 
@@ -251,21 +273,21 @@ def _block(weight: View) -> int:
     return CHANNEL_BLOCK if taps > 1 and channels % CHANNEL_BLOCK == 0 else channels
 
 
-def _flat(weight: View) -> View | None:
+def flat(weight: View) -> View | None:
     """(out channels, channels, taps), if strides allow it."""
     return weight.reshape((*weight.shape[:2], math.prod(weight.shape[2:])))
 
 
 def _matrix(x: View, weight: View) -> View:
     """(k, out channels) of weights, or (blocks, taps, channels of a block, out channels)."""
-    flat = _flat(weight)
-    assert flat is not None
-    out, channels, taps = flat.shape
-    far, near, along = flat.strides
+    flattened = flat(weight)
+    assert flattened is not None
+    out, channels, taps = flattened.shape
+    far, near, along = flattened.strides
     if not _has_taps_innermost(x, weight):
         block = _block(weight)
         shape, strides = (channels // block, taps, block, out), (block * near, along, near, far)
-        return replace(flat, shape=shape, strides=strides)
+        return replace(flattened, shape=shape, strides=strides)
     if near == taps * along or channels == 1:
-        return replace(flat, shape=(channels * taps, out), strides=(along, far))
-    return replace(flat, shape=(1, channels, taps, out), strides=(0, near, along, far))
+        return replace(flattened, shape=(channels * taps, out), strides=(along, far))
+    return replace(flattened, shape=(1, channels, taps, out), strides=(0, near, along, far))

@@ -12,11 +12,11 @@ from vkml.ir import DType, TensorType
 from vkml.ir.scalar import arithmetic_type
 from vkml.ir.size import Size, is_multiple, typical
 from vkml.ir.wording import counted
-from vkml.kernels import bfloat16_units, byte_units
+from vkml.kernels import bfloat16_units, byte_units, range_sums, unit_tiles
 from vkml.kernels.candidates import Candidate
 from vkml.kernels.epilogue import Epilogue
 from vkml.kernels.pointwise import emit_store, emit_vector_store, on_space
-from vkml.kernels.results import add_partials
+from vkml.kernels.results import add_partials, emit_ranges
 from vkml.kernels.unit_tiles import Choice as UnitChoice
 from vkml.kernels.views import View
 from vkml.kernels.writer import (
@@ -84,7 +84,7 @@ BYTE_LANES = 58
 takes time costs them less. Fitted to products from 128 × 512 × 2048 to 8192³ (H200)."""
 LAUNCH = 1.9
 """Microseconds that a dependent dispatch takes on an H200,"""
-CYCLES = 1755
+CYCLES = unit_tiles.CYCLES
 """and cycles that its processors do in one."""
 
 forced: tuple[Tile, int] | None = None
@@ -179,7 +179,7 @@ def launch(
         b: the right one.
         chosen: the tile and number of K ranges.
     """
-    fragment = None
+    fragment, word = None, ("tile_a[0][0][0]", "Accumulator")
     tile, splits = chosen
     epilogue, outputs = build.take_epilogue(product.result, product.lies or None, orders_all=True)
     results = outputs
@@ -191,16 +191,18 @@ def launch(
         assert fragment is not None
         # Four neighbours a load, in one instruction or four.
         width_a, width_b = (4 if operand.width == 4 else 1 for operand in (a, b))
-        how = tile.text(fragment)
+        how, threads, word = tile.text(fragment), tile.threads(fragment), ("room[0].x", "uint")
     elif isinstance(tile, byte_units.Tile):
         fragment, kernel, needs = build.target.byte_fragment, "byte_units", set(byte_units.NEEDS)
         assert fragment is not None and product.signs is not None
         width_a, width_b = _widths(tile, a, b, tile.threads(fragment))
         along_k = a.along_inner, not b.along_inner
         how = tile.text(fragment, product.signs, (a.form, b.form), (width_a, width_b), along_k)
+        threads, word = tile.threads(fragment), ("FIRST_WORD", "uint")
     else:
         width_a, width_b = _widths(tile, a, b, tile.threads)
         how = f"static const int THREAD_M = {tile.thread_m};\nstatic const int THREAD_N = {tile.thread_n};"
+        threads = tile.threads
     k_range, splits = _ranges(product, tile, splits)
     accumulator = compute_type(product.accumulator)
     writer = build.writer()
@@ -236,14 +238,9 @@ def launch(
     writer.text(b.declare(writer, width_b))
     partials, stores_four = None, False
     if splits > 1:
-        partials = build.scratch(
-            TensorType(product.accumulator, (splits, product.batch, product.m, product.n))
-        )
-        pointer = writer.write(partials)
-        batch = writer.constant(product.batch, "BATCH")
-        writer.text(
-            "void finish(int batch, int split, int m, int n, Accumulator x)\n{\n"
-            f"    {pointer}[((split * {batch} + batch) * M + m) * N + n] = x;\n}}"
+        shape = tile.m, tile.n
+        partials = emit_ranges(
+            build, writer, product, splits, shape, threads, word, outputs, epilogue, is_measured=False
         )
     else:
         # Neighbours' bytes would be stores of their own; of what leaves through shared memory all would be.
@@ -382,7 +379,7 @@ def _estimates(target: Target, product: Product) -> Iterator[tuple[float, Tile, 
     """Estimated times, in cycles, of all tiles and numbers of K ranges.
 
     The model: workgroups run in waves of `target.processors`; a workgroup's time is its multiply-adds over
-    its tile's efficiency plus a fixed start; splitting K adds a pass over the parts and a barrier.
+    its tile's efficiency plus a fixed start; what adding up ranges of K takes is `range_sums`' affair.
     """
     itemsize = product.accumulator.storage.itemsize
     batch, m, n, k = (typical(size) for size in (product.batch, product.m, product.n, product.k))
@@ -401,8 +398,10 @@ def _estimates(target: Target, product: Product) -> Iterator[tuple[float, Tile, 
             waves = math.ceil(tiles * splits / target.processors)
             work = math.ceil(k / splits) * tile.m * tile.n / (product.gathered * rate)
             time = waves * (work + 1500)
-            if splits > 1:
-                time += 5500 + batch * m * n * (splits + 1) / target.processors / 8
+            adding = range_sums.microseconds(
+                target, product, splits, (tile.m, tile.n), tile.threads, is_measured=False
+            )
+            time += CYCLES * adding
             yield time, tile, splits
 
 

@@ -178,7 +178,7 @@ def choices(target: Target, product: Product, a: View, b: View) -> list[Choice[T
         work = resident * tile.m * tile.n * (k / tile.rate + STORE)
         return in_waves(target, groups, resident, work, tile.alone) + passes
 
-    return estimates(target, product, tiles, RANGES, 128, cycles)
+    return estimates(target, product, tiles, RANGES, 128, fragment.lanes, cycles)
 
 
 def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Choice[Tile]) -> list[View]:
@@ -207,7 +207,10 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
             ]
         )
     )
-    partials = emit_finish(build, writer, product, splits, outputs, epilogue)
+    shape = tile.m, tile.n
+    partials = emit_finish(
+        build, writer, product, splits, shape, tile.threads(fragment), outputs, epilogue, is_measured=False
+    )
     writer.need(*UNIT_NEEDS[fragment.element])
     writer.text("".join(map(template, ("half_lines", "half_product", "shared_results"))))
     build.emit(

@@ -1,4 +1,4 @@
-"""Products of float16 or bfloat16 on matrix units by constant weights, packed in the order of fragments."""
+"""Products of float16 or bfloat16 on matrix units by what is packed as fragments lie, once or in each run."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 from vkml.dataclasses import dataclass
 from vkml.ir.size import Size, is_multiple, typical
 from vkml.ir.wording import counted
-from vkml.kernels import matrix_units
-from vkml.kernels.gemm import Product, estimate_ordinary
+from vkml.kernels import matrix_units, range_sums
+from vkml.kernels.gemm import LAUNCH, Product, estimate_ordinary
 from vkml.kernels.half_product import WORD, fragment_of, is_readable, lines_of, padding, readable
-from vkml.kernels.matrix_units import LEAST_FRAGMENT, LONGEST_SUM, Tile
-from vkml.kernels.packed_weights import Fragment, boolean
+from vkml.kernels.matrix_units import LEAST_FRAGMENT, LINE_TILES, LONGEST_SUM, Tile
+from vkml.kernels.packed_weights import K_PADDING, Fragment, batch_words, boolean, padded
+from vkml.kernels.packed_weights import packing as packing_elements
 from vkml.kernels.padded_lines import MOST_ELEMENTS
 from vkml.kernels.views import View
 
@@ -19,21 +20,7 @@ if TYPE_CHECKING:
     from vkml.lowering.target import Target
     from vkml.lowering.vulkan_builder import VulkanBuilder
 
-TILES = (
-    Tile(64, 64, 4, 1, 32, 2, 0.78, 0.60),
-    Tile(64, 64, 4, 1, 64, 2, 1.42, 0.60),
-    Tile(64, 32, 4, 1, 32, 2, 0.92, 0.63),
-    Tile(64, 32, 2, 2, 64, 4, 0.55, 0.50),
-    Tile(32, 64, 2, 2, 64, 2, 1.35, 0.77),
-    Tile(32, 32, 4, 1, 64, 4, 0.64, 0.64),
-    Tile(32, 32, 4, 2, 64, 4, 0.50, 0.50),
-    Tile(32, 32, 2, 2, 64, 4, 0.56, 0.81),
-    Tile(32, 32, 2, 4, 64, 4, 0.61, 0.50),
-    Tile(16, 32, 2, 4, 64, 4, 0.66, 0.72),
-)
-"""The first two have the times of an H200 at 8192³. There the third took 0.92 of a step where 2048 × 768 ×
-3072 seemed to say 0.65: workgroups begin and end sooner than the rule expects. The next four were timed at
-1024³ alone and have the same proportion; the others those of rows of float32 besides."""
+TILES = LINE_TILES
 
 forced: tuple[Tile, int] | None = None
 """For tests and tuning runs: the tile and ranges of K of every product that can be computed so at all."""
@@ -64,27 +51,38 @@ def choices(target: Target, product: Product, a: View, b: View) -> list[Choice]:
         b: (1, k, n).
     """
     fragment = fragment_of(target, a, b)
-    if fragment is None or target.strict_fp32 or product.batch != 1 or product.k == 0:
+    if fragment is None or target.strict_fp32 or product.k == 0 or not is_readable(a):
         return []
-    if not (is_readable(a) and _is_packable(b)):
+    if not is_packable(product, b):
         return []
     sizes = zip((fragment.m, fragment.n, fragment.k), LEAST_FRAGMENT, strict=True)
     if forced is None and any(size < least for size, least in sizes):
         return []
-    found = _forced(fragment, target, a) if forced is not None else _all(target, fragment, product, a)
+    found = _forced(fragment, target, a) if forced is not None else _all(target, fragment, product, a, b)
     found = [choice for choice in found if choice.longest_sum(product.k) <= LONGEST_SUM]
     return found if found and target.holds_elements_once(fragment) else []
 
 
-def _is_packable(b: View) -> bool:
-    """Whether an operand is a constant matrix whose elements the packing kernel finds."""
+def is_packable(product: Product, b: View) -> bool:
+    """Whether the packing kernel finds the elements of an operand (batch, k, n).
+
+    Constants are packed where they are one matrix, which is done once; so are those of a run, in each run.
+    """
     numbers = (*b.shape, *b.strides, b.offset)
     return (
-        b.buffer.is_constant
+        (product.batch == 1 or not b.buffer.is_constant)
         and not any(isinstance(number, Size) for number in numbers)
         and not b.is_reversed
         and b.byte_range[1] // b.itemsize <= MOST_ELEMENTS
     )
+
+
+def packing(b: View) -> float:
+    """Microseconds that packing what `is_packable` takes in each run."""
+    if b.buffer.is_constant:
+        return 0.0
+    different = 1 if b.strides[0] == 0 else b.shape[0]
+    return packing_elements(different * b.shape[1] * b.shape[2], LAUNCH)
 
 
 def _forced(fragment: Fragment, target: Target, a: View) -> list[Choice]:
@@ -92,17 +90,24 @@ def _forced(fragment: Fragment, target: Target, a: View) -> list[Choice]:
     return [Choice(*forced)] if fits(forced[0], fragment, target, a) else []
 
 
-def _all(target: Target, fragment: Fragment, product: Product, a: View) -> list[Choice]:
-    m, n, k = (typical(size) for size in (product.m, product.n, product.k))
+def _all(target: Target, fragment: Fragment, product: Product, a: View, b: View) -> list[Choice]:
+    batch, m, n, k = (typical(size) for size in (product.batch, product.m, product.n, product.k))
+    passes = padding(a) + packing(b)
     return [
         Choice(
             tile,
             splits,
-            time=matrix_units.estimate_waves(target, fragment, tile, splits, m, n, k) + padding(a),
+            time=passes
+            + matrix_units.estimate_lines(
+                target, fragment, tile, splits, (batch, m, n, k), product.result.dtype.storage.itemsize
+            )
+            + range_sums.microseconds(
+                target, product, splits, (tile.m, tile.n), tile.threads(fragment), is_measured=False
+            ),
         )
         for tile in TILES
-        if fits(tile, fragment, target, a)
-        for splits in matrix_units.ranges(target, tile, m, n, k)
+        if fits(tile, fragment, target, a) and padded(k, K_PADDING) % tile.step_k == 0
+        for splits in matrix_units.ranges(target, tile, m, n, k, batch)
     ]
 
 
@@ -125,14 +130,29 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
     assert fragment is not None
     rows = readable(build, a)
     lines = lines_of(rows)
-    packed = build.packed_weights(matrix_units.matrix_of(b), fragment)
+    if b.buffer.is_constant:
+        packed = build.packed_weights(matrix_units.matrix_of(b), fragment)
+    else:
+        packed = build.packed_values(matrix_units.matrices_of(b), fragment)
     epilogue, outputs = build.take_epilogue(product.result)
     writer = build.writer()
     pointers = {"B_POINTER": writer.read(packed, width=4)}
-    matrix_units.define(writer, fragment, choice, (product.m, product.n, product.k), pointers)
+    matrix_units.define(
+        writer, fragment, choice, (product.m, product.n, product.k), pointers, batch_words(product.batch, b)
+    )
     is_whole = is_multiple(lines.rows, tile.m) and is_multiple(lines.k, tile.step_k)
     writer.text(f"{lines.define(writer, rows, 'A')}\nstatic const bool IS_WHOLE = {boolean(is_whole)};")
-    files = ("half_lines", "matrix_units_halves", "matrix_units_results", "matrix_units", "shared_results")
+    files = (
+        "half_lines",
+        "matrix_units_halves",
+        "matrix_units_unscaled",
+        "matrix_units_results",
+        "unit_weights",
+        "matrix_units",
+        "shared_results",
+    )
     how = f"{choice.time:.0f} µs expected, else {estimate_ordinary(build.target, product):.0f}"
-    matrix_units.emit_product(build, writer, fragment, product, choice, files, how, outputs, epilogue)
+    matrix_units.emit_product(
+        build, writer, fragment, product, choice, files, how, outputs, epilogue, is_measured=False
+    )
     return outputs

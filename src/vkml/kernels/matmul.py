@@ -55,8 +55,8 @@ def _candidates(build: VulkanBuilder, product: Product, a: View, b: View) -> Ite
     elif (halves := _rule_of_halves(build, product, a, b)) is not None:
         yield halves
     elif why:
-        split = split_product.choose(target, product)
-        if split is not None and split.cycles < gemm.cycles(target, product):
+        split = split_product.choose(target, product, has_kept=split_product.is_kept(build, b))
+        if split is not None and split.time < gemm.estimate_ordinary(target, product):
             yield _in_pieces(build, product, a, b, split)
     yield from _in_tiles(build, product, a, b)
     if target.fragment is not None and not matrix_units.refusal(build, product, a, b, is_rule=False):
@@ -66,7 +66,7 @@ def _candidates(build: VulkanBuilder, product: Product, a: View, b: View) -> Ite
         yield _with_weights(build, product, a, b, weights)
     for units in half_product.choices(target, product, a, b):
         yield _of_halves(build, product, a, b, units)
-    for pieces in split_product.choices(target, product):
+    for pieces in split_product.choices(target, product, has_kept=split_product.is_kept(build, b)):
         yield _in_pieces(build, product, a, b, pieces)
     for other in sliced.shapes(target, product):
         yield _in_slices(build, product, a, b, other)
@@ -84,11 +84,11 @@ def _on_units(
 
 
 def _in_pieces(
-    build: VulkanBuilder, product: Product, a: View, b: View, choice: Choice[split_product.Tile]
+    build: VulkanBuilder, product: Product, a: View, b: View, choice: split_product.Choice
 ) -> Candidate:
     return Candidate(
-        f"{choice.tile.label()}, {counted(choice.splits, 'K range')}",
-        LAUNCH + choice.cycles / CYCLES,
+        choice.label(),
+        choice.time,
         functools.partial(split_product.launch, build, product, a, b, choice),
         choice.tile.label(),
     )
@@ -106,8 +106,9 @@ def _rule_of_halves(build: VulkanBuilder, product: Product, a: View, b: View) ->
         return None
     time, candidate = min(found, key=lambda each: each[0])
     others = [gemm.estimate_ordinary(build.target, product)]
-    if (split := split_product.choose(build.target, product)) is not None:
-        others.append(LAUNCH + split.cycles / CYCLES)
+    is_kept = split_product.is_kept(build, b)
+    if (split := split_product.choose(build.target, product, has_kept=is_kept)) is not None:
+        others.append(split.time)
     return candidate if time < min(others) else None
 
 

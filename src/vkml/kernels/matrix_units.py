@@ -8,13 +8,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vkml.dataclasses import dataclass
-from vkml.ir import TensorType, dtypes
+from vkml.ir import dtypes
 from vkml.ir.size import Size, is_multiple, typical
 from vkml.ir.wording import counted
+from vkml.kernels import range_sums
 from vkml.kernels.epilogue import Epilogue
 from vkml.kernels.gemm import LAUNCH, Product, estimate_ordinary
 from vkml.kernels.packed_weights import (
     COLUMN_PADDING,
+    K_PADDING,
     LARGEST_POWER,
     MATRIX_UNIT_NEEDS,
     UNIT_NEEDS,
@@ -27,6 +29,7 @@ from vkml.kernels.packed_weights import (
     least_power,
 )
 from vkml.kernels.results import add_partials, emit_finish
+from vkml.kernels.split_rows import BLOCK, SLACK
 from vkml.kernels.views import View
 from vkml.kernels.writer import KernelWriter, template
 
@@ -47,6 +50,10 @@ LONG_RANGE = 4096
 """of ranges as long as this there may be more: what adds them up is little beside them."""
 SUMS_A_LANE = 128
 """fp32 sums a lane may hold: half the registers of a GPU whose lanes have 255."""
+SUMS_OF_PIECES = 144
+"""Those of products in two pieces, which leave room for little else."""
+PROMOTED = 128
+"""Steps of k after which sums of two pieces leave the unit: 2.3e-7 in relative L2."""
 REGISTERS = 65536
 """Of a multiprocessor."""
 OTHER_REGISTERS = 100
@@ -74,6 +81,10 @@ class Tile:
     """Microseconds a step of k where a multiprocessor holds as many workgroups as fit."""
     least: float
     """The share of `step` that is left where it holds only one of them."""
+    pieces: int = 1
+    """Of fp16, of an element: products of two are as exact as float32's (split_product.py)."""
+    start: float = 2.0
+    """Microseconds in which a workgroup begins and ends."""
 
     @property
     def m(self) -> int:
@@ -86,7 +97,7 @@ class Tile:
     @property
     def shared_bytes(self) -> int:
         """As matrix_units.slang counts them, but for the fragment's rows of results, which are fewer."""
-        operands = self.slices * 2 * self.m * ((self.step_k + 8) // 4)
+        operands = self.slices * 2 * self.m * ((self.pieces * self.step_k + 8) // 4)
         added = self.slices // 2 * self.m * self.n // 2
         return 8 * (max(operands, added) + self._told_words)
 
@@ -102,8 +113,13 @@ class Tile:
         return self.subgroups * self.slices * fragment.lanes
 
     def sums(self, fragment: Fragment) -> int:
-        """That a lane holds."""
-        return self.sub_m * self.sub_n // fragment.lanes
+        """That a lane holds: of two pieces, those of first ones twice, and those of different ones."""
+        return (3 if self.pieces == 2 else 1) * self.sub_m * self.sub_n // fragment.lanes
+
+    @property
+    def promoted(self) -> int:
+        """Steps after which sums of two pieces leave the unit, which truncates; 0: at the end."""
+        return PROMOTED // self.step_k if self.pieces == 2 else 0
 
     def label(self) -> str:
         slices = f"x{self.slices}" if self.slices > 1 else ""
@@ -121,7 +137,7 @@ class Tile:
             and fragment.m * self.sub_n // 4 % fragment.lanes == 0
             and self.m * self.step_k % (slice_threads * 4) == 0
             and self.n <= WIDEST_TILE
-            and self.sums(fragment) <= SUMS_A_LANE
+            and self.sums(fragment) <= (SUMS_A_LANE if self.pieces == 1 else SUMS_OF_PIECES)
             and self.threads(fragment) <= min(512, target.max_invocations)
             and max(self.shared_bytes, self.results_bytes(fragment)) <= target.shared_bytes
         )
@@ -140,12 +156,25 @@ TILES = (
     Tile(16, 32, 2, 4, 64, 4, 0.950, 0.72),
 )
 
-WAVE = 2.0
-"""Microseconds: the start and the end of a workgroup;"""
-PART = 1.0
-"""what 16384 sums of a range of K cost that are stored and added by a second pass."""
-READ = 3.9e6
-"""bytes that the pass over rows for their scales reads in a microsecond,"""
+LINE_TILES = (
+    Tile(64, 64, 4, 1, 64, 2, 1.22, 0.80, start=2.2),
+    Tile(64, 32, 4, 1, 64, 4, 0.82, 0.63, start=1.2),
+    Tile(64, 32, 2, 2, 64, 4, 0.42, 0.50),
+    Tile(32, 64, 2, 2, 64, 2, 1.00, 0.77),
+    Tile(32, 32, 4, 1, 64, 4, 0.78, 0.64),
+    Tile(32, 32, 4, 2, 64, 4, 0.40, 0.50),
+    Tile(32, 32, 2, 2, 64, 4, 0.56, 0.81),
+    Tile(32, 32, 2, 4, 64, 4, 0.61, 0.50),
+    Tile(16, 32, 2, 4, 64, 4, 0.66, 0.72),
+)
+"""Where A comes in lines of halves: fitted to products from 1024³ to 8192³, with K of 512 to 16384 (H200)."""
+LINE_WORD = 8
+"""Elements of 16 bytes, which a load of such a line fetches."""
+
+SPLIT = 3.4e6
+"""Bytes that the pass which makes halves of rows reads and writes in a microsecond,"""
+STORED = 4.1e6
+"""and those of results, which a product of lines stores besides what its tiles' times say;"""
 GUESS = 0.7
 """and the microseconds in which a workgroup agrees on a scale, and finds that it suited."""
 NOTING = 1.03
@@ -159,12 +188,12 @@ class Choice:
     tile: Tile
     splits: int
     has_pass: bool = False
-    """Whether a pass before finds the scales of rows; otherwise each workgroup guesses its own rows'."""
+    """Whether a pass before makes halves of rows; else each workgroup does, by scales that it guesses."""
     time: float = 0.0
 
     def label(self) -> str:
         """Tells it from other choices."""
-        scales = ", scales from a pass" if self.has_pass else ""
+        scales = ", halves from a pass" if self.has_pass else ""
         return f"matrix units, {self.tile.label()}, {counted(self.splits, 'K range')}{scales}"
 
     def longest_sum(self, k: int) -> int:
@@ -208,15 +237,21 @@ def refusal(build: VulkanBuilder, product: Product, a: View, b: View, *, is_rule
     return "" if suits else "weights that one scale a column does not suit"
 
 
-def why_no_units(target: Target) -> str:
-    """Why a device multiplies nothing of float32 on matrix units, or an empty string."""
+def why_no_units(target: Target, *, is_forced: bool | None = None) -> str:
+    """Why a device multiplies nothing of float32 on matrix units, or an empty string.
+
+    Args:
+        target: the device.
+        is_forced: whether units of any size will do; None: where a choice is `forced`.
+    """
     fragment = target.fragment
     if target.strict_fp32:
         return "strict fp32"
     if fragment is None:
         return "the device has no matrix units"
     sizes = zip((fragment.m, fragment.n, fragment.k), LEAST_FRAGMENT, strict=True)
-    if forced is None and any(size < least for size, least in sizes):
+    is_forced = forced is not None if is_forced is None else is_forced
+    if not is_forced and any(size < least for size, least in sizes):
         return "the device's matrix units are small"
     missing = set(MATRIX_UNIT_NEEDS) - target.capabilities
     return f"the device lacks {', '.join(sorted(missing))}" if missing else ""
@@ -274,41 +309,42 @@ def launch_with(
     fragment = build.target.fragment
     assert fragment is not None
     tile = choice.tile
-    exponents = build.row_exponents(a, fragment) if choice.has_pass else None
+    rows = build.split_rows(a, 1) if choice.has_pass else None
     epilogue, outputs = build.take_epilogue(product.result)
     writer = build.writer()
     pointers = {
-        "A_POINTER": writer.read(a),
         "B_POINTER": writer.read(weights.fragments, width=4),
         "COLUMN_EXPONENTS": writer.read(weights.exponents, width=4, reinterpreted_as="int"),
     }
-    files = [
-        "scales",
-        "scale_guesses",
-        "matrix_units_rows",
-        "matrix_units_results",
-        "matrix_units",
-        "shared_results",
-    ]
-    if exponents is not None:
-        pointers["ROW_EXPONENTS"] = writer.read(exponents)
-        files.remove("scale_guesses")
+    if rows is not None:
+        writer.text(rows.define(writer, a))
+        writer.constant(0, "COLUMN_BATCH")
+        files: tuple[str, ...] = ("half_lines", "matrix_units_halves", "matrix_units_scales")
     else:
         assert weights.least is not None and guesses(tile, fragment)
         define_guess(writer, weights.least)
-    writer.constant(a.strides[1], "A_STRIDE")
+        pointers["A_POINTER"] = writer.read(a)
+        writer.constant(a.strides[1], "A_STRIDE")
+        is_whole = boolean(product.k % tile.step_k == 0)
+        writer.text(f"static const bool IS_A_ALIGNED = {boolean(_is_aligned(a))};")
+        writer.text(f"static const bool IS_K_WHOLE = {is_whole};")
+        files = ("scale_guesses", "matrix_units_rows")
+    files = ("scales", *files, "matrix_units_results", "unit_weights", "matrix_units", "shared_results")
     define(writer, fragment, choice, (product.m, product.n, product.k), pointers)
-    writer.text(
-        "\n".join(
-            [
-                f"static const bool IS_A_ALIGNED = {boolean(_is_aligned(a))};",
-                f"static const bool IS_K_WHOLE = {boolean(product.k % tile.step_k == 0)};",
-            ]
-        )
-    )
     expected = f"{choice.time:.0f} µs expected, else {estimate_ordinary(build.target, product):.0f}"
     how = f"fp16 scaled by rows and columns, fp32 sums; {expected}"
-    emit_product(build, writer, fragment, product, choice, files, how, outputs, epilogue)
+    emit_product(
+        build,
+        writer,
+        fragment,
+        product,
+        choice,
+        files,
+        how,
+        outputs,
+        epilogue,
+        is_measured=not choice.has_pass,
+    )
     return outputs
 
 
@@ -322,6 +358,8 @@ def emit_product(
     how: str,
     outputs: list[View],
     epilogue: Epilogue | None,
+    *,
+    is_measured: bool = True,
 ) -> None:
     """Emits a product whose kernel knows its operands, and what adds up its ranges of K.
 
@@ -335,19 +373,32 @@ def emit_product(
         how: it is computed, for people.
         outputs: where results go,
         epilogue: by this.
+        is_measured: see `range_sums.joins`.
     """
     tile, splits = choice.tile, choice.splits
-    partials = emit_finish(build, writer, product, splits, outputs, epilogue)
+    shape = tile.m, tile.n
+    partials = emit_finish(
+        build,
+        writer,
+        product,
+        splits,
+        shape,
+        tile.threads(fragment),
+        outputs,
+        epilogue,
+        is_measured=is_measured,
+    )
     tiles = -(-product.m // tile.m) * -(-product.n // tile.n)
     across, rows = writer.grid(tiles, build.target.max_groups)
+    batch = f"batch {product.batch}, " if product.batch != 1 else ""
     writer.need(*UNIT_NEEDS[fragment.element])
     writer.text("".join(map(template, files)))
     build.emit(
         writer.finish(
             product.label,
-            (across, rows, splits),
+            (across, rows, product.batch * splits),
             variant=choice.label(),
-            reason=f"M {product.m}, N {product.n}, K {product.k}: {how}",
+            reason=f"{batch}M {product.m}, N {product.n}, K {product.k}: {how}",
             subgroup_size=fragment.lanes,
         )
     )
@@ -361,6 +412,7 @@ def define(
     choice: Choice,
     sizes: tuple[int, int, int],
     pointers: Mapping[str, str],
+    batch_of_b: int | None = None,
 ) -> None:
     """Adds to a kernel the names that matrix_units.slang and how its rows are read want alike.
 
@@ -370,6 +422,7 @@ def define(
         choice: tile and ranges of K.
         sizes: m, n and k.
         pointers: by name.
+        batch_of_b: words from one packed matrix to the next, 0 where there is one for all; None: one product.
     """
     tile = choice.tile
     for name, value in zip(("M", "N", "K", "SPLITS"), (*sizes, choice.splits), strict=True):
@@ -387,45 +440,20 @@ def define(
         "STEP_K": tile.step_k,
         "AHEAD": tile.ahead,
         "BAND": BAND,
+        "PIECES": tile.pieces,
+        "PROMOTED": tile.promoted,
     }
-    lines = [f"static const int {name} = {value};" for name, value in numbers.items()]
+    macros = "PIECES", "PROMOTED"
+    writer.constant(batch_of_b or 0, "B_BATCH")
+    lines = [f"static const bool IS_BATCHED = {boolean(batch_of_b is not None)};"]
+    lines += [
+        f"#define {name} {value}" if name in macros else f"static const int {name} = {value};"
+        for name, value in numbers.items()
+    ]
     lines.append(f"typealias Element = {fragment.slang_element};")
     lines += [f"#define {name} {pointer}" for name, pointer in pointers.items()]
     lines.append(f"#define N_BLOCKS ((N + {COLUMN_PADDING - 1}) / {COLUMN_PADDING} * {COLUMN_PADDING // 8})")
     writer.text("\n".join(lines))
-
-
-def emit_row_exponents(build: VulkanBuilder, a: View, fragment: Fragment) -> View:
-    """Emits the pass that finds the scale of each row of (1, m, k); returns the exponents."""
-    _, m, k = a.shape
-    exponents = build.scratch(TensorType(dtypes.INT32, (m,)))
-    writer = build.writer()
-    pointers = {"A_POINTER": writer.read(a), "EXPONENTS": writer.write(exponents)}
-    writer.constant(m, "M")
-    writer.constant(a.strides[1], "A_STRIDE")
-    writer.word("steps", k)
-    across, rows = writer.grid(-(-m // 8), build.target.max_groups)
-    writer.text(
-        "\n".join(
-            [
-                "#define K push.steps",
-                f"static const int LANES = {fragment.lanes};",
-                f"static const bool IS_A_ALIGNED = {boolean(_is_aligned(a))};",
-                *(f"#define {name} {pointer}" for name, pointer in pointers.items()),
-            ]
-        )
-    )
-    writer.text(template("row_exponents"))
-    build.emit(
-        writer.finish(
-            "row_exponents",
-            (across, rows, 1),
-            variant="a subgroup a row",
-            reason="scales for matrix units",
-            subgroup_size=fragment.lanes,
-        )
-    )
-    return exponents
 
 
 def choose(
@@ -460,26 +488,59 @@ def choices(
         product: its sizes.
         suits: whether a tile is considered.
         passes: what `Choice.has_pass` may be, if the operand says so.
-        tiles: those that there are.
+        tiles: those that there are where workgroups make halves of rows.
     """
     if forced is not None:
-        return [forced] if forced.tile.fits(fragment, target) and suits(forced.tile) else []
+        fits = fits_lines if forced.has_pass else Tile.fits
+        return [forced] if fits(forced.tile, fragment, target) and suits(forced.tile) else []
     m, n, k = (typical(size) for size in (product.m, product.n, product.k))
-    found: list[Choice] = []
-    for tile in tiles:
-        if not (tile.fits(fragment, target) and suits(tile)):
-            continue
-        for splits in ranges(target, tile, m, n, k):
-            for has_pass in passes or ((True, False) if guesses(tile, fragment) else (True,)):
-                choice = Choice(tile, splits, has_pass)
-                found.append(replace(choice, time=estimate(target, fragment, choice, m, n, k)))
-    return found
+    found = [
+        Choice(tile, splits, has_pass)
+        for has_pass in passes or (True, False)
+        for tile in (LINE_TILES if has_pass else tiles)
+        if (fits_lines(tile, fragment, target) if has_pass else _fits_rows(tile, fragment, target))
+        and suits(tile)
+        for splits in ranges(target, tile, m, n, k)
+    ]
+    timed: list[Choice] = []
+    for choice in found:
+        tile = choice.tile
+        adding = range_sums.microseconds(
+            target,
+            product,
+            choice.splits,
+            (tile.m, tile.n),
+            tile.threads(fragment),
+            is_measured=not choice.has_pass,
+        )
+        timed.append(replace(choice, time=estimate(target, fragment, choice, m, n, k) + adding))
+    return timed
+
+
+def _fits_rows(tile: Tile, fragment: Fragment, target: Target) -> bool:
+    return tile.fits(fragment, target) and guesses(tile, fragment)
+
+
+def fits_lines(tile: Tile, fragment: Fragment, target: Target) -> bool:
+    """Whether loops over lines of halves along k come out even, too, and these have room in shared memory."""
+    slice_threads = tile.subgroups * fragment.lanes
+    line = tile.pieces * tile.step_k
+    return (
+        tile.fits(fragment, target)
+        and all(size % LINE_WORD == 0 for size in (fragment.m, fragment.k, line))
+        and tile.m * line % (LINE_WORD * slice_threads) == 0
+        and slice_threads % (line // LINE_WORD) == 0
+        and K_PADDING % tile.step_k == 0
+        and (tile.pieces == 1 or (tile.step_k % BLOCK == 0 and BLOCK % fragment.k == 0))
+        and (tile.pieces == 1 or tile.sub_n % COLUMN_PADDING == 0)
+        and tile.m <= SLACK
+    )
 
 
 def rule_of(build: VulkanBuilder, product: Product, a: View, b: View) -> Choice | None:
     """The choice with the least estimated time; None where no tile fits.
 
-    Rows that several products read have their scales found once: bert's queries, keys and values, which are
+    Rows that several products read are made halves once: bert's queries, keys and values, which are
     computed beside each other, take longer with scales that each guesses (26 of 1000 µs, H200). So have those
     that meet weights of many magnitudes, which leave a guess too little room.
     """
@@ -511,9 +572,9 @@ def guesses(tile: Tile, fragment: Fragment) -> bool:
     return tile.step_k // 4 <= fragment.lanes
 
 
-def ranges(target: Target, tile: Tile, m: int, n: int, k: int) -> list[int]:
+def ranges(target: Target, tile: Tile, m: int, n: int, k: int, batch: int = 1) -> list[int]:
     """Numbers of ranges of K that fill the device once or a few times, none of them too long a sum."""
-    tiles = -(-m // tile.m) * -(-n // tile.n)
+    tiles = -(-m // tile.m) * -(-n // tile.n) * batch
     least = -(-k // (LONGEST_SUM * tile.slices))
     most = min(k // (tile.step_k * tile.slices * 2), max(MOST_RANGES, k // LONG_RANGE))
     # Four workgroups a multiprocessor is what the registers of the smaller tiles allow.
@@ -524,12 +585,42 @@ def ranges(target: Target, tile: Tile, m: int, n: int, k: int) -> list[int]:
 
 
 def estimate(target: Target, fragment: Fragment, choice: Choice, m: int, n: int, k: int) -> float:
-    """Microseconds, with those that finding the scales of rows takes."""
+    """Microseconds until the sums of all ranges are there; making halves of rows is among them."""
     tile, splits = choice.tile, choice.splits
     if choice.has_pass:
-        return estimate_waves(target, fragment, tile, splits, m, n, k) + LAUNCH + 4 * m * k / READ
+        return estimate_lines(target, fragment, tile, splits, (1, m, n, k), 4) + splitting(m * k)
     noting = replace(tile, step=NOTING * tile.step)
     return estimate_waves(target, fragment, noting, splits, m, n, k, GUESS)
+
+
+def splitting(elements: int, pieces: int = 1) -> float:
+    """Microseconds of the pass that makes halves of so many elements."""
+    return LAUNCH + (4 + 2 * pieces) * elements / SPLIT
+
+
+def estimate_lines(
+    target: Target,
+    fragment: Fragment,
+    tile: Tile,
+    splits: int,
+    sizes: tuple[int, int, int, int],
+    itemsize: int,
+    before: float = 0.0,
+) -> float:
+    """Microseconds of a product whose rows come in lines of halves.
+
+    Args:
+        target: the device.
+        fragment: its own.
+        tile: what a workgroup computes,
+        splits: in so many ranges of K.
+        sizes: batch, m, n and k.
+        itemsize: bytes of a result.
+        before: see `estimate_waves`.
+    """
+    batch, m, n, k = sizes
+    stored = batch * m * n * (4 * splits if splits > 1 else itemsize) / STORED
+    return estimate_waves(target, fragment, tile, splits, m, n, k, before, batch) + stored
 
 
 def resident(target: Target, fragment: Fragment, tile: Tile) -> int:
@@ -540,7 +631,15 @@ def resident(target: Target, fragment: Fragment, tile: Tile) -> int:
 
 
 def estimate_waves(
-    target: Target, fragment: Fragment, tile: Tile, splits: int, m: int, n: int, k: int, before: float = 0.0
+    target: Target,
+    fragment: Fragment,
+    tile: Tile,
+    splits: int,
+    m: int,
+    n: int,
+    k: int,
+    before: float = 0.0,
+    batch: int = 1,
 ) -> float:
     """Microseconds: workgroups run in waves of as many as fit on all multiprocessors; the last is sparse.
 
@@ -552,25 +651,29 @@ def estimate_waves(
         m: sizes of the product,
         n: all three
         k: of them.
-        before: what each wave takes before its steps, besides `WAVE`.
+        before: what each wave takes before its steps, besides `Tile.start`.
+        batch: of how many products.
     """
     held = resident(target, fragment, tile)
-    groups = -(-m // tile.m) * -(-n // tile.n) * splits
+    groups = -(-m // tile.m) * -(-n // tile.n) * splits * batch
     steps = math.ceil(math.ceil(k / tile.step_k) / (splits * tile.slices))
     waves, rest = divmod(groups, target.processors * held)
-    wave = WAVE + before
+    wave = tile.start + before
     time = LAUNCH + waves * (wave + steps * tile.step)
     if rest:
         share = -(-rest // target.processors) / held
         time += wave + steps * tile.step * max(share, tile.least)
-    if splits > 1:
-        time += LAUNCH + PART * splits * tile.m * tile.n / 16384
     return time
 
 
 def matrix_of(b: View) -> View:
     """(k, n) of a single (1, k, n)."""
     return View(b.buffer, b.dtype, b.shape[1:], b.strides[1:], b.offset)
+
+
+def matrices_of(b: View) -> View:
+    """(batch, k, n) of different matrices: one where all are the same."""
+    return replace(b, shape=(1, *b.shape[1:])) if b.strides[0] == 0 else b
 
 
 def _is_aligned(a: View) -> bool:

@@ -18,7 +18,7 @@ from vkml.ir.file_constant import release_pages
 from vkml.ir.size import is_multiple
 from vkml.kernels.spec import Dispatch
 from vkml.kernels.views import Buffer, BufferKind, View, collapse, contiguous
-from vkml.kernels.writer import KernelWriter, template
+from vkml.kernels.writer import KernelWriter, load_expression, template
 
 if TYPE_CHECKING:
     from vkml.lowering.vulkan_builder import VulkanBuilder
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 K_PADDING = 64
 """Packed weights hold zeros from K up to a multiple of this: what the longest step needs."""
 _CHUNK = 256
-"""Of k, which fragments.slang packs at a time."""
+"""Of k, which fragments.slang packs at a time;"""
+_SHORT_CHUNK = 128
+"""where neighbours are read across k, or there are two pieces, which takes more shared memory."""
 _MAXIMA_RANGE = 1024
 """The least of k of which a workgroup finds the largest magnitudes of a run's values;"""
 _MAXIMA_RANGES = 128
@@ -44,6 +46,10 @@ ones meet weights that are smaller by as much, which is kept from happening so.
 """
 LARGEST_POWER = 14
 """fp16 ends below 2^16."""
+PACKED_HALVES = 3.5e6
+"""Bytes of halves that are read and packed in a microsecond in a run,"""
+PACKED_FLOATS = 3.4e6
+"""and of floats, which are read twice."""
 SPARE_POWERS = 10
 """A row's largest magnitude may lie so many powers of two below 1 where the weights' rows are alike.
 
@@ -73,17 +79,21 @@ class PackedWeights(Constant):
     of two; float16's and bfloat16's as they are.
 
     Its 32-bit words are, of float32, an exponent for each column, then how many small elements each has (of
-    values of a run); then the fragments, then room that kernels may read.
+    values of a run, and of constants in so many pieces as if they were); then the fragments, then room that
+    kernels may read.
     """
 
-    def __init__(self, original: Constant, weights: View, fragment: Fragment, push_bytes: int) -> None:
+    def __init__(
+        self, original: Constant, weights: View, fragment: Fragment, push_bytes: int, pieces: int = 0
+    ) -> None:
         """Args:
         original: float32, or what the fragment is of.
         weights: (k, n) of it, or (blocks, taps, channels, n), whose k counts all that is before n.
         fragment: whose order.
         push_bytes: of push constants that the device has.
+        pieces: see `emit_packing`.
         """
-        words = _words(weights)
+        words = _words(weights, pieces)
         put = object.__setattr__  # the base class is frozen
         put(self, "dtype", dtypes.UINT32)
         put(self, "shape", (words,))
@@ -93,7 +103,8 @@ class PackedWeights(Constant):
         target = Buffer(BufferKind.ACTIVATION, 4 * words, "packed weights")
         put(self, "target", target)
         view = contiguous(target, TensorType(dtypes.UINT32, (words,)))
-        put(self, "dispatch", _packing(replace(weights, buffer=self.source), view, fragment, push_bytes))
+        seen = replace(weights, buffer=self.source)
+        put(self, "dispatch", _packing(seen, view, fragment, push_bytes, pieces=pieces))
 
     original: Constant
     source: Buffer
@@ -107,27 +118,71 @@ class PackedWeights(Constant):
         raise EngineError("packed weights are made on the device: they have no array on the host")
 
 
-def _words(weights: View) -> int:
-    k, n = math.prod(weights.shape[:-1]), weights.shape[-1]
+def _words(weights: View, pieces: int = 0) -> int:
+    batch, k, n = _sizes(weights)
     columns = padded(n, COLUMN_PADDING)
-    fragments = columns * padded(k, K_PADDING) // 2 + K_PADDING * (columns + WIDEST_TILE) // 2
-    return fragments + (2 * columns if _is_scaled(weights) else 0)
+    fragments = columns * batch * padded(k, K_PADDING) // 2 + K_PADDING * (columns + WIDEST_TILE) // 2
+    return max(1, pieces) * fragments + (2 * batch * columns if _is_scaled(weights, pieces) else 0)
 
 
-def _is_scaled(weights: View) -> bool:
+def _is_scaled(weights: View, pieces: int = 0) -> bool:
     """Whether columns of weights have exponents: fp16 has too few of them for float32's elements."""
-    return weights.dtype == dtypes.FLOAT32
+    return weights.dtype == dtypes.FLOAT32 or pieces > 0
 
 
-def emit_packing(build: VulkanBuilder, values: View, fragment: Fragment) -> View:
-    """Emits the launches that pack values of a run as `PackedWeights` are; returns the words."""
-    packed = build.scratch(TensorType(dtypes.UINT32, (_words(values),)))
-    k, n = math.prod(values.shape[:-1]), values.shape[-1]
+def emit_packing(build: VulkanBuilder, values: View, fragment: Fragment, pieces: int = 0) -> View:
+    """Emits the launches that pack values of a run as `PackedWeights` are; returns the words.
+
+    Args:
+        build: where the launches go.
+        values: (k, n), (batch, k, n), or (blocks, taps, channels, n), whose k counts all that is before n.
+        fragment: whose order.
+        pieces: of fp16 that an element becomes, 1 or 2; 0: one of a float, and halves stay as they are.
+    """
+    batch, k, n = _sizes(values)
+    packed = build.scratch(TensorType(dtypes.UINT32, (_words(values, pieces),)))
+    if not _is_scaled(values, pieces):
+        build.emit(_packing(values, packed, fragment, build.target.push_bytes, is_of_run=True))
+        return packed
     ranges = -(-k // _maxima_range(k))
-    found = build.scratch(TensorType(dtypes.UINT32, (ranges, padded(n, COLUMN_PADDING), 2)))
+    found = build.scratch(TensorType(dtypes.UINT32, (batch, ranges, padded(n, COLUMN_PADDING))))
     for stage in (1, 2):
-        build.emit(_packing(values, packed, fragment, build.target.push_bytes, stage, found))
+        build.emit(
+            _packing(
+                values,
+                packed,
+                fragment,
+                build.target.push_bytes,
+                is_of_run=True,
+                stage=stage,
+                found=found,
+                pieces=pieces,
+            )
+        )
     return packed
+
+
+def packing(elements: int, launch: float, pieces: int = 0) -> float:
+    """Microseconds that `emit_packing` is expected to take for elements, where a launch takes `launch`."""
+    if pieces == 0:
+        return launch + 4 * elements / PACKED_HALVES
+    return 2 * launch + (8 + 2 * pieces) * elements / PACKED_FLOATS
+
+
+def _sizes(weights: View) -> tuple[int, int, int]:
+    """Batch, k and n."""
+    batch = weights.shape[0] if len(weights.shape) == 3 else 1
+    return batch, math.prod(weights.shape[:-1]) // batch, weights.shape[-1]
+
+
+def batch_words(batch: int, values: View, pieces: int = 1) -> int | None:
+    """Words of 16 bytes from one matrix of packed (batch, k, n) to the next; None: there is one product."""
+    if batch == 1:
+        return None
+    _, k, n = values.shape
+    if values.strides[0] == 0 or values.shape[0] == 1:
+        return 0
+    return pieces * padded(k, K_PADDING) * padded(n, COLUMN_PADDING) // 8
 
 
 def _maxima_range(k: int) -> int:
@@ -143,20 +198,20 @@ def padded(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
 
-def exponents_of(packed: View, columns: int) -> View:
+def exponents_of(packed: View, columns: int, batch: int = 1) -> View:
     """The part of packed weights that holds the columns' exponents."""
-    return replace(packed, shape=(padded(columns, COLUMN_PADDING),))
+    return replace(packed, shape=(batch * padded(columns, COLUMN_PADDING),))
 
 
-def small_of(packed: View, columns: int) -> View:
+def small_of(packed: View, columns: int, batch: int = 1) -> View:
     """The part of a run's packed values that holds how many elements of a column fp16 holds fewer bits of."""
-    count = padded(columns, COLUMN_PADDING)
+    count = batch * padded(columns, COLUMN_PADDING)
     return replace(packed, shape=(count,), offset=packed.offset + count)
 
 
-def fragments_of(packed: View, columns: int) -> View:
+def fragments_of(packed: View, columns: int, batch: int = 1) -> View:
     """The part of packed weights of float32 that holds the fragments, and what lies behind them."""
-    start = 2 * padded(columns, COLUMN_PADDING)
+    start = 2 * batch * padded(columns, COLUMN_PADDING)
     return replace(packed, shape=(packed.shape[0] - start,), offset=packed.offset + start)
 
 
@@ -165,62 +220,77 @@ def _packing(
     packed: View,
     fragment: Fragment,
     push_bytes: int,
+    *,
+    is_of_run: bool = False,
     stage: int = 0,
     found: View | None = None,
+    pieces: int = 0,
 ) -> Dispatch:
-    """The launch that packs weights (k, n) or (blocks, taps, channels, n); stages: see fragments.slang."""
-    k, n = math.prod(weights.shape[:-1]), weights.shape[-1]
-    axes = list(zip(weights.shape[:-1], weights.strides[:-1], strict=True))
+    """The launch that packs weights as `emit_packing` is given them; stages: see fragments.slang."""
+    batch, k, n = _sizes(weights)
+    batch_stride = weights.strides[0] if len(weights.shape) == 3 else 0
+    first = 1 if len(weights.shape) == 3 else 0
+    axes = list(zip(weights.shape[first:-1], weights.strides[first:-1], strict=True))
     if stage == 1:  # the largest of all k are the same in any order: that of memory is the fastest
         axes.sort(key=lambda axis: -axis[1])
     sizes, (strides,) = collapse([size for size, _ in axes], [[stride for _, stride in axes]])
     axes_of_k = len(sizes)
     sizes, strides = (1,) * (3 - len(sizes)) + sizes, (0,) * (3 - len(strides)) + strides
     row_stride, k_stride = weights.strides[-1], strides[-1]
-    whole = (weights.offset, row_stride, sizes[-1], *strides[:-1])
-    writer = KernelWriter(push_bytes)
-    numbers = {
-        "FRAGMENT_N": fragment.n,
-        "FRAGMENT_K": fragment.k,
-        "LANES": fragment.lanes,
-        "CHUNK": _CHUNK,
-    }
+    is_scaled = _is_scaled(weights, pieces)
     # One kernel packs all constants, once; what each run packs has some more.
-    is_of_run = stage > 0
-    is_scaled = _is_scaled(weights)
-    is_vector = is_scaled and k_stride == 1 and all(is_multiple(number, 4) for number in whole)
+    vectors = _vectors(weights, (n, row_stride), (sizes, strides), axes_of_k) if is_of_run else 0
+    if is_scaled and weights.dtype != dtypes.FLOAT32:
+        vectors = 0
+    chunk = _SHORT_CHUNK if vectors == 2 or pieces == 2 else _CHUNK
+    writer = KernelWriter(push_bytes)
+    numbers = {"FRAGMENT_N": fragment.n, "FRAGMENT_K": fragment.k, "LANES": fragment.lanes, "CHUNK": chunk}
+    counts = is_scaled and (is_of_run or pieces > 0)
+    source = "float" if is_scaled else "uint16_t"
+    load = {}
+    if vectors:
+        pointer = writer.read(weights, width=4, reinterpreted_as="uint")
+    elif is_scaled:
+        pointer = writer.read(weights)
+        load["LOAD(at)"] = load_expression(pointer, "(at)", weights.dtype)
+    else:
+        pointer = writer.read(weights, reinterpreted_as=source)
+        load["LOAD(at)"] = f"{pointer}[at]"
     names = {
         "IS_SCALED": int(is_scaled),
-        "FEW_BITS": 0,
         "STAGE": stage,
+        "PIECES": max(1, pieces),
+        "COUNTS": int(counts),
         "K_AXES": axes_of_k if is_of_run else 3,
-        "IS_WHOLE_VECTORS": boolean(is_of_run and is_vector),
+        "VECTORS": vectors,
         "IS_ALONG_K": boolean(k_stride < row_stride) if is_of_run else "(push.k_stride < push.row_stride)",
+        **load,
     }
-    source = "float" if is_scaled else "uint16_t"
-    pointers = {"SOURCE": writer.read(weights, reinterpreted_as=source)}
-    fragments = fragments_of(packed, n) if is_scaled else packed
-    if stage > 0:
-        pointers["SMALL"] = writer.write(small_of(packed, n), reinterpreted_as="int")
+    pointers = {"SOURCE": pointer}
+    fragments = fragments_of(packed, n, batch) if is_scaled else packed
+    if counts:
+        pointers["SMALL"] = writer.write(small_of(packed, n, batch), reinterpreted_as="int")
     if stage == 1:
         assert found is not None
-        pointers["FOUND"] = writer.write(found, width=2)
+        pointers["FOUND"] = writer.write(found)
     else:
         if is_scaled:
-            pointers["EXPONENTS"] = writer.write(exponents_of(packed, n), reinterpreted_as="int")
+            pointers["EXPONENTS"] = writer.write(exponents_of(packed, n, batch), reinterpreted_as="int")
         pointers["PACKED"] = writer.write(fragments, width=4)
     if stage == 2:
         assert found is not None
-        pointers["FOUND"] = writer.read(found, width=2)
-    blocks, chunks = -(-n // COLUMN_PADDING), -(-padded(k, K_PADDING) // _CHUNK)
-    some = max(1, min(8, blocks * chunks // _PACKING_GROUPS)) * _CHUNK
-    share = {0: chunks * _CHUNK if is_scaled else some, 1: _maxima_range(k), 2: some}[stage]
+        pointers["FOUND"] = writer.read(found)
+    blocks, chunks = -(-n // COLUMN_PADDING), -(-padded(k, K_PADDING) // chunk)
+    some = max(1, min(8, batch * blocks * chunks // _PACKING_GROUPS)) * chunk
+    share = chunks * chunk if is_scaled else some
+    share = {0: share, 1: _maxima_range(k), 2: some}[stage]
     # Pushed, so that one pipeline packs all weights.
     writer.word("rows", n)
     writer.word("steps", k)
     writer.word("k_padded", padded(k, K_PADDING))
     writer.word("share", share)
-    writer.word("ranges", found.shape[0] if found is not None else 0)
+    writer.word("ranges", found.shape[1] if found is not None else 0)
+    writer.word("batch_stride", batch_stride)
     writer.word("row_stride", row_stride)
     writer.word("k_stride", k_stride)
     writer.word("channels", sizes[-1])
@@ -238,61 +308,36 @@ def _packing(
             ]
         )
     )
-    writer.text((template("scales") if is_scaled else "") + template("fragments"))
-    groups = (blocks, -(-(k if stage == 1 else padded(k, K_PADDING)) // share), 1)
+    files = [*(["scales"] if is_scaled else []), *(["split_common"] if counts or pieces == 2 else [])]
+    writer.text("".join(map(template, (*files, "fragments"))))
+    groups = (blocks, -(-(k if stage == 1 else padded(k, K_PADDING)) // share), batch)
     label = "column_magnitudes" if stage == 1 else "pack_weights"
     return writer.finish(label, groups, subgroup_size=fragment.lanes)
 
 
-def emit_few_bits(
-    build: VulkanBuilder, numbers: str, writer: KernelWriter, k: int, n: int, fragment: Fragment
-) -> View:
-    """Emits the launch that makes fragments of numbers of few bits, scaled as they are read.
+def _vectors(
+    weights: View, columns: tuple[int, int], k: tuple[tuple[int, ...], tuple[int, ...]], axes_of_k: int
+) -> int:
+    """How a kernel reads 16 bytes of neighbours: 1 along k, 2 across it, 0 not at all.
 
     Args:
-        build: where the launch goes.
-        numbers: the text of ``float4 load_numbers(int row, int k)``: four of a column (row there), scaled.
-        writer: that has declared what the text reads.
-        k: steps,
-        n: and columns of the matrix.
-        fragment: whose order.
-
-    Returns:
-        The fragments, and room behind them that kernels may read.
+        weights: whose offset and strides count,
+        columns: how many there are, and how far apart they lie;
+        k: the sizes and strides of what it counts,
+        axes_of_k: and how many of these there are.
     """
-    columns, steps = padded(n, COLUMN_PADDING), padded(k, K_PADDING)
-    words = columns * steps // 2 + K_PADDING * (columns + WIDEST_TILE) // 2
-    fragments = build.scratch(TensorType(dtypes.UINT32, (words,)))
-    blocks, chunks = columns // COLUMN_PADDING, -(-steps // _CHUNK)
-    share = max(1, min(8, blocks * chunks // _PACKING_GROUPS)) * _CHUNK
-    names: dict[str, int | str] = {
-        "IS_SCALED": 1,
-        "FEW_BITS": 1,
-        "STAGE": 0,
-        "IS_ALONG_K": "true",
-        "PACKED": writer.write(fragments, width=4),
-    }
-    for name, value in (("rows", n), ("steps", k), ("k_padded", steps), ("share", share)):
-        writer.word(name, value)
-    writer.need(*UNIT_NEEDS[fragment.element])
-    writer.text(
-        "\n".join(
-            [
-                f"static const int FRAGMENT_N = {fragment.n};",
-                f"static const int FRAGMENT_K = {fragment.k};",
-                f"static const int LANES = {fragment.lanes};",
-                f"static const int CHUNK = {_CHUNK};",
-                *(f"#define {name} {value}" for name, value in names.items()),
-                "typealias Source = float;",
-                f"typealias Element = {fragment.slang_element};",
-                numbers,
-            ]
-        )
-    )
-    writer.text(template("scales") + template("fragments"))
-    groups = blocks, -(-steps // share), 1
-    build.emit(writer.finish("unpack_fragments", groups, subgroup_size=fragment.lanes))
-    return fragments
+    n, row_stride = columns
+    sizes, strides = k
+    width = 16 // weights.itemsize
+    outer = weights.strides[0] if len(weights.shape) == 3 else 0
+
+    def is_whole(*numbers: int) -> bool:
+        return all(is_multiple(number, width) for number in (weights.offset, outer, *numbers))
+
+    # Halves that are read along axes of windows are not.
+    if strides[-1] == 1 and is_whole(row_stride, sizes[-1], *strides[:-1]):
+        return 1
+    return 2 if row_stride == 1 and axes_of_k == 1 and is_whole(n, strides[-1]) else 0
 
 
 def count_elements(result: View, fragment: Fragment, push_bytes: int) -> Dispatch:

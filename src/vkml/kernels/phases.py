@@ -63,7 +63,7 @@ def kind_of(text: KernelText) -> Kind | None:
         is_whole,
         not is_whole and _LOOP.search(_UNROLLED.sub("", source)) is None,
         # What an atomic operation returns is another thing each time, and twins are in other subgroups.
-        not any(word in source for word in ("Interlocked", "WaveGetWaveIndex")),
+        not any(word in source for word in ("Interlocked", "__atomic", "WaveGetWaveIndex")),
         "Wave" in source,
     )
 

@@ -323,31 +323,67 @@ def emit_results(
         leaves: what it reads besides, by names.
     """
     coordinates = tuple(f"c{axis}" for axis in range(len(sizes)))
-    lines: list[str] = []
     bound = {name: f"x{number}" for number, name in enumerate(results)}
-    values = list(bound.values())
     arguments = [f"int {c}" for c in coordinates]
     arguments += [f"{type_} {bound[name]}" for name, type_ in results.items()]
-    if body is not None:
-        for name, leaf in leaves.items():
-            view = on_space(leaf, sizes)
-            pointer = writer.read(view, in_place=True)
-            offset = writer.offset(coordinates, view.strides)
-            variable = f"leaf{len(bound)}"
-            lines.append(
-                f"    {compute_type(view.dtype)} {variable} = {load_expression(pointer, offset, view.dtype)};"
-            )
-            bound[name] = variable
-        operands = [bound[value.name] for value in body.inputs]
-        statements, values = write_statements(writer, scalar_results(body), operands)
-        lines += statements
-        writer.math()
+    lines, values = _applied(writer, sizes, coordinates, body, leaves, bound)
     for value, output in zip(values, outputs, strict=True):
         view = on_space(output, sizes)
         pointer = writer.write(view)
         offset = writer.offset(coordinates, view.strides)
         lines.append(f"    {pointer}[{offset}] = {store_expression(value, output.dtype)};")
     writer.text("\n".join([f"void store({', '.join(arguments)})", "{", *lines, "}"]))
+
+
+def emit_value(writer: KernelWriter, name: str, sizes: tuple[int, ...], epilogue: Epilogue | None) -> None:
+    """Adds ``float NAME(int c0, …, float x)``: what an epilogue makes of a float result that nobody writes.
+
+    Args:
+        writer: of the template's kernel.
+        name: of the function.
+        sizes: the index space of the results.
+        epilogue: what is applied, of one float result.
+    """
+    coordinates = tuple(f"c{axis}" for axis in range(len(sizes)))
+    lines: list[str] = []
+    values = ["x0"]
+    if epilogue is not None:
+        bound = {epilogue.result: "x0"}
+        lines, values = _applied(
+            writer, sizes, coordinates, epilogue.body, epilogue.leaves, bound, in_place=False
+        )
+    [value] = values
+    arguments = ", ".join([*(f"int {c}" for c in coordinates), "float x0"])
+    writer.text("\n".join([f"float {name}({arguments})", "{", *lines, f"    return {value};", "}"]))
+
+
+def _applied(
+    writer: KernelWriter,
+    sizes: tuple[int, ...],
+    coordinates: tuple[str, ...],
+    body: Graph | None,
+    leaves: Mapping[str, View],
+    bound: dict[str, str],
+    *,
+    in_place: bool = True,
+) -> tuple[list[str], list[str]]:
+    """Lines that apply a body to the variables that names are bound to, and what its results are called."""
+    lines: list[str] = []
+    if body is None:
+        return lines, list(bound.values())
+    for name, leaf in leaves.items():
+        view = on_space(leaf, sizes)
+        pointer = writer.read(view, in_place=in_place)
+        offset = writer.offset(coordinates, view.strides)
+        variable = f"leaf{len(bound)}"
+        lines.append(
+            f"    {compute_type(view.dtype)} {variable} = {load_expression(pointer, offset, view.dtype)};"
+        )
+        bound[name] = variable
+    operands = [bound[value.name] for value in body.inputs]
+    statements, values = write_statements(writer, scalar_results(body), operands)
+    writer.math()
+    return [*lines, *statements], values
 
 
 def emit_vector_store(
@@ -357,24 +393,25 @@ def emit_vector_store(
     epilogue: Epilogue | None,
     accumulator: str = "float",
     name: str = "store4",
+    width: int = 4,
 ) -> None:
-    """Adds ``void NAME(int c0, …, float4 x4)``: as `emit_store`, four neighbours along the last coordinate.
+    """Adds ``void NAME(int c0, …, float4 xs)``: as `emit_store`, neighbours along the last coordinate.
 
-    The last coordinate is a multiple of four; neighbours beyond the last size are left out.
+    There are `width`, and the coordinate is a multiple of that; those beyond the last size are left out.
     """
     coordinates = tuple(f"c{axis}" for axis in range(len(sizes)))
     last = coordinates[-1]
-    is_whole = is_multiple(sizes[-1], 4)
-    in_vectors = (*coordinates[:-1], f"uint({last}) / 4")
+    is_whole = is_multiple(sizes[-1], width)
+    in_vectors = (*coordinates[:-1], f"uint({last}) / {width}")
     in_lane = (*coordinates[:-1], f"({last} + lane)")
 
     def is_vector(view: View) -> bool:
         others = (*view.strides[:-1], view.offset)
-        is_aligned = view.itemsize <= 4 and all(is_multiple(number, 4) for number in others)
+        is_aligned = view.itemsize * width <= 16 and all(is_multiple(number, width) for number in others)
         return is_whole and view.strides[-1] == 1 and is_aligned
 
     def at_vector(view: View) -> str:
-        return writer.offset(in_vectors, (*(step // 4 for step in view.strides[:-1]), 1))
+        return writer.offset(in_vectors, (*(step // width for step in view.strides[:-1]), 1))
 
     before, inside, after = [], [], []
     results = ["x"]
@@ -384,10 +421,10 @@ def emit_vector_store(
             view = on_space(leaf, sizes)
             variable, type_ = f"leaf{len(bound)}", compute_type(view.dtype)
             if is_vector(view):
-                pointer = writer.read(view, width=4, in_place=True)
+                pointer = writer.read(view, width=width, in_place=True)
                 before.append(
-                    f"    vector<{storage_type(view.dtype)}, 4> {variable}v = "
-                    f"loadAligned<{4 * view.itemsize}>({pointer} + ({at_vector(view)}));"
+                    f"    vector<{storage_type(view.dtype)}, {width}> {variable}v = "
+                    f"loadAligned<{width * view.itemsize}>({pointer} + ({at_vector(view)}));"
                 )
                 inside.append(f"        {type_} {variable} = {loaded(f'{variable}v[lane]', view.dtype)};")
             else:
@@ -404,10 +441,12 @@ def emit_vector_store(
         view = on_space(output, sizes)
         value = store_expression(result, output.dtype)
         if is_vector(view):
-            pointer, made = writer.write(view, width=4), f"y{index}"
-            before.append(f"    vector<{storage_type(view.dtype)}, 4> {made};")
+            pointer, made = writer.write(view, width=width), f"y{index}"
+            before.append(f"    vector<{storage_type(view.dtype)}, {width}> {made};")
             inside.append(f"        {made}[lane] = {value};")
-            after.append(f"    storeAligned<{4 * view.itemsize}>({pointer} + ({at_vector(view)}), {made});")
+            after.append(
+                f"    storeAligned<{width * view.itemsize}>({pointer} + ({at_vector(view)}), {made});"
+            )
         else:
             inside.append(f"        {writer.write(view)}[{writer.offset(in_lane, view.strides)}] = {value};")
     guard = [] if is_whole else [f"        if ({last} + lane >= {writer.constant(sizes[-1])}) continue;"]
@@ -415,13 +454,13 @@ def emit_vector_store(
     writer.text(
         "\n".join(
             [
-                f"void {name}({arguments}, vector<{accumulator}, 4> x4)",
+                f"void {name}({arguments}, vector<{accumulator}, {width}> xs)",
                 "{",
                 *before,
-                "    [ForceUnroll] for (int lane = 0; lane < 4; ++lane)",
+                f"    [ForceUnroll] for (int lane = 0; lane < {width}; ++lane)",
                 "    {",
                 *guard,
-                f"        {accumulator} x = x4[lane];",
+                f"        {accumulator} x = xs[lane];",
                 *inside,
                 "    }",
                 *after,

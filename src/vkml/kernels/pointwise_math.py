@@ -11,23 +11,33 @@ FILES = ("pointwise_math.slang", "number_formats.slang")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
-@functools.lru_cache(maxsize=512)
-def math_used_by(text: str) -> str:
-    """The definitions of `FILES` that `text` names, and those that these name in turn.
+def math_used_by(*texts: str) -> str:
+    """The definitions of `FILES` that texts name, and those that these name in turn.
 
     Args:
-        text: Slang source of expressions or of a whole kernel.
+        texts: Slang source of expressions or of a whole kernel, in parts.
 
     Returns:
         Source to put at module scope, in the files' order; all overloads of a name come together.
     """
+    return _with_what_they_name(frozenset().union(*map(_named_by, texts)))
+
+
+@functools.lru_cache(maxsize=512)
+def _named_by(text: str) -> frozenset[str]:
+    """Names of definitions; kernels have most of their parts in common."""
+    return frozenset(_WORD.findall(text)) & _definitions().keys()
+
+
+@functools.lru_cache(maxsize=512)
+def _with_what_they_name(names: frozenset[str]) -> str:
     definitions = _definitions()
     wanted: set[str] = set()
-    pending = set(_WORD.findall(text)) & definitions.keys()
+    pending = set(names)
     while pending:
         name = pending.pop()
         wanted.add(name)
-        pending |= (set(_WORD.findall(definitions[name])) & definitions.keys()) - wanted
+        pending |= _named_by(definitions[name]) - wanted
     return "\n".join(source for name, source in definitions.items() if name in wanted)
 
 

@@ -11,12 +11,22 @@ from vkml.ir import DType, TensorType
 from vkml.ir.scalar import arithmetic_type
 from vkml.ir.size import Size
 from vkml.ir.windows import Windows
-from vkml.ir.wording import counted
-from vkml.kernels.items import rows_a_thread
 from vkml.kernels.pointwise import emit_store, on_space
 from vkml.kernels.reduction import extreme
 from vkml.kernels.reduction import norm as reduce_norm
 from vkml.kernels.views import View
+from vkml.kernels.window_blocks import (
+    Block,
+    block_of,
+    emit_block,
+    emit_line_store,
+    emit_vectors,
+    input_rows,
+    is_known_below,
+    items_of,
+    keeps_rows,
+    span,
+)
 from vkml.kernels.writer import KernelWriter, compute_type, load_expression, store_expression, template
 
 if TYPE_CHECKING:
@@ -25,6 +35,8 @@ if TYPE_CHECKING:
 WORKGROUP = 128
 _MOST_LAID_OUT = 64
 """Elements that a thread reads, up to which its loops are laid out."""
+_MOST_APART = 4
+"""Results of a thread in several rows, where their windows' rows are no neighbours."""
 _MOST_OF_A_TILE = 1024
 """Elements, and windows: what is kept of these takes 12 KiB in fp64, and every device has 16."""
 
@@ -90,30 +102,28 @@ def max_pool(build: VulkanBuilder, x: View, result: TensorType, windows: Windows
     accumulator = arithmetic_type(x.dtype)
     type_ = compute_type(accumulator)
     epilogue, outputs = build.take_epilogue(result)
-    rows = rows_a_thread(height, batch * channels * depth * width, lambda count: _is_short(windows, count))
-    blocks = -(-height // rows)
-    items = batch * channels * depth * blocks * width
+    planes = batch * channels * depth
+
+    def fits(block: Block) -> bool:
+        return _is_short(windows, block)
+
+    block = block_of(x, planes, windows, fits, _MOST_APART)
+    items = items_of(planes, windows, block)
     writer = build.writer()
-    writer.text(
-        f"#define LOOP {'[ForceUnroll]' if _is_short(windows, rows) else ''}\n"
-        f"typealias Accumulator = {type_};\n"
-        f"static const int ROWS = {rows};\n"
-        f"static const int INPUT_ROWS = {_input_rows(windows, rows)};\n"
-        f"static const int ROW_STEP = {windows.strides[1]};\n"
-        f"static const int ROW_DISTANCE = {windows.dilations[1]};\n"
-        f"static const int WINDOW_ROWS = {windows.kernel[1]};\n"
-        f"static const int WINDOW_COLUMNS = {windows.kernel[2]};"
-    )
-    _emit_planes(writer, x, windows)
-    writer.constant(blocks, "BLOCKS")
+    writer.text(f"typealias Accumulator = {type_};\ntypealias Line = vector<Accumulator, {block.columns}>;")
+    _emit_geometry(writer, windows)
+    writer.constant(channels, "CHANNELS")
     writer.constant(items, "ITEMS")
+    is_laid_out = keeps_rows(windows, block.columns) and fits(block)
+    emit_block(writer, windows, block, is_laid_out=is_laid_out)
+    emit_vectors(writer, x, block.vector)
     writer.text(f"Accumulator initial() {{ return {extreme(accumulator, lowest=True)}; }}")
     writer.text(_FLOAT_KEYS if type_ == "float" else _OWN_KEYS)
-    emit_store(writer, (batch, channels, math.prod(windows.output)), outputs, epilogue, type_)
+    emit_line_store(writer, (batch, channels, depth * height, width), outputs, epilogue, type_, block.columns)
     writer.math()
     writer.text(template("pool_max"))
     across, high = writer.grid(-(-items // WORKGROUP), build.target.max_groups)
-    build.emit(writer.finish("max_pool", (across, high, 1), variant=f"{counted(rows, 'row')} a thread"))
+    build.emit(writer.finish("max_pool", (across, high, 1), variant=block.variant))
     return outputs
 
 
@@ -132,14 +142,11 @@ Accumulator value_of(Key key) { return key; }
 Key greater(Key a, Key b) { return maximum(a, b); }"""
 
 
-def _input_rows(windows: Windows, rows: int) -> int:
-    """Rows of the input that so many rows of windows span."""
-    return (rows - 1) * windows.strides[1] + windows.extents[1]
-
-
-def _is_short(windows: Windows, rows: int) -> bool:
-    """Whether loops over so many rows of windows are laid out: which hold an element is known then."""
-    return _input_rows(windows, rows) * windows.kernel[2] <= _MOST_LAID_OUT
+def _is_short(windows: Windows, block: Block) -> bool:
+    """Whether loops over so many windows are laid out: which hold an element is known then."""
+    return is_known_below(windows) and (
+        input_rows(windows, block.rows) * span(windows, block.columns) <= _MOST_LAID_OUT * block.columns
+    )
 
 
 def max_pool_places(
@@ -298,8 +305,8 @@ def _tile_of_gradients(windows: Windows) -> _Tile | None:
     return max(few, key=lambda tile: (tile.sizes[-1], -tile.work(windows.taps)))
 
 
-def _emit_planes(writer: KernelWriter, x: View, windows: Windows) -> None:
-    """Adds the windows' geometry, ``plane(image, channel)`` and ``load(plane offset, d, h, w)``."""
+def _emit_geometry(writer: KernelWriter, windows: Windows) -> None:
+    """Adds the sizes of windows."""
     for prefix, triple in (
         ("S", windows.strides),
         ("D", windows.dilations),
@@ -311,6 +318,11 @@ def _emit_planes(writer: KernelWriter, x: View, windows: Windows) -> None:
     ):
         for axis, number in zip("DHW", triple, strict=True):
             writer.constant(number, f"{prefix}{axis}")
+
+
+def _emit_planes(writer: KernelWriter, x: View, windows: Windows) -> None:
+    """Adds the windows' geometry, ``plane(image, channel)`` and ``load(plane offset, d, h, w)``."""
+    _emit_geometry(writer, windows)
     pixels = math.prod(windows.output)
     writer.constant(pixels, "PIXELS")
     writer.constant(x.shape[1], "CHANNELS")

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vkml.dataclasses import dataclass
 from vkml.ir import Constant, DType, TensorType, dtypes
 from vkml.ir.scalar import arithmetic_type
 from vkml.ir.wording import counted
 from vkml.kernels.items import rows_a_thread
 from vkml.kernels.pointwise import emit_store
+from vkml.kernels.scalar_text import literal
 from vkml.kernels.views import View
 from vkml.kernels.writer import KernelWriter, compute_type, load_expression, multiply_add
 
@@ -50,7 +52,8 @@ def resize(
     rows = 1
     if rank > 1 and is_short:
         rows = rows_a_thread(dims[-2], math.prod(dims[:-2]) * dims[-1], lambda count: True)
-    first, lines = _taps(build, writer, x, tables, accumulator, is_short=is_short)
+    pattern = _pattern_of(tables, rows, x.shape[-2], accumulator) if rows > 1 else None
+    first, lines = _taps(build, writer, x, tables, accumulator, pattern, is_short=is_short)
     spread = [*dims[:-2], -(-dims[-2] // rows), dims[-1]] if rank > 1 else [*dims]
     total = math.prod(spread)
     writer.constant(total, "TOTAL")
@@ -70,6 +73,17 @@ def resize(
         # The last threads read the last row for those that they lack.
         row = row_again if rows == 1 else f"        int c{rank - 2} = min(block * {rows} + i, {height} - 1);"
         guard = "" if rows == 1 else f"if (c{rank - 2} < {height}) "
+    summed = lines
+    if pattern is None:
+        summed = [
+            f"    [ForceUnroll] for (int i = 0; i < {rows}; ++i)",
+            "    {",
+            row,
+            f"        {type_} value = {type_}(0);",
+            *lines,
+            "        values[i] = value;",
+            "    }",
+        ]
     across, high = writer.grid(-(-total // WORKGROUP), build.target.max_groups)
     arguments = ", ".join(f"c{axis}" for axis in range(rank))
     writer.text(
@@ -83,13 +97,7 @@ def resize(
                 *split,
                 *first,
                 f"    {type_} values[{rows}];",
-                f"    [ForceUnroll] for (int i = 0; i < {rows}; ++i)",
-                "    {",
-                row,
-                f"        {type_} value = {type_}(0);",
-                *lines,
-                "        values[i] = value;",
-                "    }",
+                *summed,
                 f"    [ForceUnroll] for (int i = 0; i < {rows}; ++i)",
                 "    {",
                 row_again,
@@ -99,7 +107,7 @@ def resize(
             ]
         )
     )
-    variant = f"tables, {counted(rows, 'row')} a thread"
+    variant = f"{'tables' if pattern is None else 'a pattern'}, {counted(rows, 'row')} a thread"
     build.emit(writer.finish("resize", (across, high, 1), variant=variant))
     return outputs
 
@@ -110,10 +118,13 @@ def _taps(
     x: View,
     tables: Sequence[_Tables | None],
     accumulator: DType,
+    pattern: _Pattern | None,
     *,
     is_short: bool,
 ) -> tuple[list[str], list[str]]:
-    """Statements for all results of a column, and those that sum ``value`` of one, that at c0, c1, ….
+    """Statements for all results of a column, and those that sum ``value`` of the one at c0, c1, ….
+
+    By a pattern the latter sum ``values`` of all.
 
     Args:
         build: which constants belong to.
@@ -121,6 +132,7 @@ def _taps(
         x: what is read.
         tables: for each axis.
         accumulator: the type of sums.
+        pattern: of the last axis but one, if it has one and is resized beside the last alone.
         is_short: whether loops are laid out, and what the last axis' tables say is read once for a column.
     """
     type_ = compute_type(accumulator)
@@ -130,8 +142,8 @@ def _taps(
     closing = 0
     coordinates, weights = [], []
     for axis, table in enumerate(tables):
-        if table is None:
-            coordinates.append(f"c{axis}")
+        if table is None or (pattern is not None and axis == len(tables) - 2):
+            coordinates.append(f"c{axis}" if table is None else "row")
             continue
         places, factors = table
         taps = places.shape[1]
@@ -154,13 +166,74 @@ def _taps(
         closing += 1
     offset = writer.offset(tuple(coordinates), x.strides)
     element = load_expression(writer.read(x), offset, x.dtype)
-    if weights:
+    if weights or (pattern is not None and not pattern.is_plain):
         writer.text(multiply_add(accumulator))
+    if weights:
         lines.append(f"        value = multiply_add({' * '.join(weights)}, {element}, value);")
     else:
         lines.append(f"        value = {element};")
     lines.append("        " + "}" * closing)
-    return first, lines
+    if pattern is None:
+        return first, lines
+    height = writer.constant(x.shape[-2])
+    seen = sorted({int(place) for place in pattern.places.flat})
+    made = [f"    {type_} seen[{len(seen)}];"]
+    for number, distance in enumerate(seen):
+        made += [
+            "    {",
+            f"        int row = clamp(block * {pattern.step} + {distance}, 0, {height} - 1);",
+            f"        {type_} value = {type_}(0);",
+            *lines,
+            f"        seen[{number}] = value;",
+            "    }",
+        ]
+    for number, (places, factors) in enumerate(zip(pattern.places, pattern.weights, strict=True)):
+        found = [f"seen[{seen.index(int(place))}]" for place in places]
+        total = found[0] if pattern.is_plain else f"{type_}(0)"
+        for element, factor in zip(found, factors, strict=True) if not pattern.is_plain else ():
+            total = f"multiply_add({literal(float(factor), accumulator)}, {element}, {total})"
+        made.append(f"    values[{number}] = {total};")
+    return first, made
+
+
+@dataclass(frozen=True)
+class _Pattern:
+    """What a thread's rows are made of, at places that move on by a step from thread to thread."""
+
+    step: int
+    places: np.ndarray[Any, Any]
+    """Of the first thread's rows, as if the axis had no ends."""
+    weights: np.ndarray[Any, Any]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether rows are copies of others."""
+        return self.weights.shape[1] == 1 and bool((self.weights == 1).all())
+
+
+def _pattern_of(
+    tables: Sequence[_Tables | None], rows: int, size: int, accumulator: DType
+) -> _Pattern | None:
+    """That of the last axis but one, where all threads have it and no axis but these two is resized."""
+    table = tables[-2]
+    if table is None or any(other is not None for other in tables[:-2]):
+        return None
+    places, weights = (np.asarray(each) for each in table)
+    threads = len(places) // rows
+    if threads < 3:
+        return None
+    middle = threads // 2 * rows
+    step = int(places[middle, 0] - places[middle - rows, 0])
+    numbers = np.arange(len(places))
+    block, row = numbers // rows, numbers % rows
+    first = places[middle : middle + rows] - middle // rows * step
+    weights = weights.astype(np.float32)
+    factors = weights[middle : middle + rows]
+    is_same = np.array_equal(np.clip(block[:, None] * step + first[row], 0, size - 1), places)
+    if not is_same or not np.array_equal(factors[row], weights):
+        return None
+    found = _Pattern(step, first, factors)
+    return found if found.is_plain or accumulator.is_float else None
 
 
 def _table(build: VulkanBuilder, array: np.ndarray[Any, Any], name: str) -> View:

@@ -1,4 +1,4 @@
-"""Where results of products go: through the epilogue, or into partial sums that a second pass adds."""
+"""Where results of products go: through the epilogue, at once or behind sums of ranges of K."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 from vkml.ir import TensorType
 from vkml.ir.size import is_multiple
+from vkml.kernels import range_sums
 from vkml.kernels.epilogue import Epilogue
 from vkml.kernels.pointwise import emit_store, emit_vector_store
 from vkml.kernels.scalar_text import literal
 from vkml.kernels.views import View
-from vkml.kernels.writer import KernelWriter, compute_type
+from vkml.kernels.writer import KernelWriter, compute_type, template
 
 if TYPE_CHECKING:
     from vkml.kernels.gemm import Product
@@ -22,31 +23,146 @@ def emit_finish(
     writer: KernelWriter,
     product: Product,
     splits: int,
+    tile: tuple[int, int],
+    threads: int,
     outputs: list[View],
     epilogue: Epilogue | None,
+    *,
+    is_measured: bool = True,
 ) -> View | None:
     """Adds ``void finish(int batch, int split, int m, int n, Results x)``: it stores neighbours of a row.
 
     See `define_results` for how many.
 
+    Args:
+        build: where the launch goes.
+        writer: of the kernel.
+        product: its sizes.
+        splits: ranges of K.
+        tile: rows and columns of results that a workgroup has,
+        threads: and its threads.
+        outputs: where results go,
+        epilogue: by this.
+        is_measured: see `range_sums.joins`.
+
     Returns:
-        Where the sums of ranges of K go, for `add_partials`; None where there is one range, whose results
-        go through the epilogue.
+        As `emit_ranges`; None where there is one range.
     """
-    partials, accumulator = None, compute_type(product.accumulator)
+    accumulator = compute_type(product.accumulator)
     if splits > 1:
-        partials = build.scratch(
-            TensorType(product.accumulator, (splits, product.batch, product.m, product.n))
+        width = _define_width(writer, product.n, accumulator)
+        # Nothing beside the array that fragments are loaded from: it has to begin at 0.
+        word = "room[0].x", "uint"
+        return emit_ranges(
+            build,
+            writer,
+            product,
+            splits,
+            tile,
+            threads,
+            word,
+            outputs,
+            epilogue,
+            width,
+            is_measured=is_measured,
         )
-        parts = partials.reshape((splits * product.batch, product.m, product.n))
-        assert parts is not None
-        store = define_results(writer, parts.shape, [parts], None, accumulator)
-        place = f"split * {writer.constant(product.batch, 'BATCH')} + batch, m, n"
+    store = define_results(writer, product.space, outputs, epilogue, accumulator)
+    writer.text(
+        "void finish(int batch, int split, int m, int n, Results x)\n"
+        f"{{ {store}({product.coordinates}, x); }}"
+    )
+    return None
+
+
+def emit_ranges(
+    build: VulkanBuilder,
+    writer: KernelWriter,
+    product: Product,
+    splits: int,
+    tile: tuple[int, int],
+    threads: int,
+    word: tuple[str, str],
+    outputs: list[View],
+    epilogue: Epilogue | None,
+    width: int = 1,
+    *,
+    is_measured: bool = True,
+) -> View | None:
+    """Adds ``finish(batch, split, m, n, x)`` of a product split over ranges of K: it keeps each range's sums.
+
+    Where `range_sums.joins` says so, the workgroup that comes last to a tile adds them up: ``JOINED`` is
+    defined then, and the kernel calls ``join_tile`` of joined_ranges.slang behind all else.
+
+    Args:
+        build: where the launch goes.
+        writer: of the kernel, which has the constant SPLITS.
+        product: its sizes.
+        splits: ranges of K.
+        tile: rows and columns of results that a workgroup has,
+        threads: and its threads.
+        word: one of the kernel's shared memory that is not wanted any more, and its type.
+        outputs: where results go,
+        epilogue: by this.
+        width: neighbours of a row that ``finish`` is given.
+        is_measured: see `range_sums.joins`.
+
+    Returns:
+        Where the sums of the ranges are, for `add_partials`; None where they are joined.
+    """
+    dtype = product.accumulator
+    type_, itemsize = compute_type(dtype), dtype.storage.itemsize
+    partials = build.scratch(TensorType(dtype, (splits, product.batch, product.m, product.n)))
+    batches, rows, columns = map(writer.constant, (product.batch, product.m, product.n))
+    is_joined = range_sums.joins(build.target, product, splits, tile, threads, is_measured=is_measured)
+    pointer = writer.write(partials, width=width)
+    at = f"((split * {batches} + batch) * {rows} + m) * {columns} + n"
+    if width > 1:
+        at = f"({at}) / {width}"
+    if is_joined:
+        store = f"storeCoherent<{width * itemsize}, MemoryScope.Device>({pointer} + ({at}), x);"
+    elif width > 1:
+        store = f"storeAligned<{width * itemsize}>({pointer} + ({at}), x);"
     else:
-        store = define_results(writer, product.space, outputs, epilogue, accumulator)
-        place = product.coordinates
-    writer.text(f"void finish(int batch, int split, int m, int n, Results x) {{ {store}({place}, x); }}")
-    return partials
+        store = f"{pointer}[{at}] = x;"
+    writer.text(
+        f"void finish(int batch, int split, int m, int n, {_neighbours(type_, width)} x)\n{{ {store} }}"
+    )
+    if not is_joined:
+        return partials
+    together = range_sums.neighbours(product, tile)
+    emit = emit_vector_store if together == 4 else emit_store
+    emit(writer, product.space, outputs, epilogue, type_)
+    tiles = -(-product.m // tile[0]) * -(-product.n // tile[1]) * product.batch
+    definitions = {
+        "JOINED": "1",
+        "JOIN_WIDTH": str(together),
+        "JOIN_BYTES": str(together * itemsize),
+        "RANGES_AT_ONCE": str(range_sums.at_once(splits)),
+        "PARTIALS": writer.write(partials, width=together),
+        "COUNTERS": writer.write(build.counters(tiles)),
+        "JOINED_RANGE": f"({batches} * {rows} * {columns})",
+        "JOINED_ROWS": rows,
+        "JOINED_COLUMNS": columns,
+        "JOIN_WORD": word[0],
+    }
+    writer.need(*range_sums.JOIN_NEEDS)
+    writer.text(
+        "\n".join(
+            [
+                *(f"#define {name} {value}" for name, value in definitions.items()),
+                f"typealias Joined = {_neighbours(type_, together)};",
+                f"typealias JoinWord = {word[1]};",
+                "void store_joined(int batch, int m, int n, Joined x)",
+                f"{{ {'store4' if together == 4 else 'store'}({product.coordinates}, x); }}",
+                template("joined_ranges"),
+            ]
+        )
+    )
+    return None
+
+
+def _neighbours(type_: str, width: int) -> str:
+    return f"vector<{type_}, {width}>" if width > 1 else type_
 
 
 def define_results(
@@ -55,6 +171,8 @@ def define_results(
     outputs: list[View],
     epilogue: Epilogue | None,
     accumulator: str = "float",
+    *,
+    has_fours: bool = True,
 ) -> str:
     """Adds ``Results``, as many neighbours as a lane stores at once, and the function that does.
 
@@ -67,15 +185,22 @@ def define_results(
         outputs: views of what is stored,
         epilogue: by this.
         accumulator: Slang type of a result.
+        has_fours: whether the kernel has results that are neighbours by fours.
 
     Returns:
         The function's name.
     """
-    width = 4 if is_multiple(space[-1], 4) else 1
+    width = _define_width(writer, space[-1] if has_fours else 1, accumulator)
     emit = emit_vector_store if width == 4 else emit_store
     emit(writer, space, outputs, epilogue, accumulator)
-    writer.text(f"#define RESULT_WIDTH {width}\ntypealias Results = vector<{accumulator}, RESULT_WIDTH>;")
     return "store4" if width == 4 else "store"
+
+
+def _define_width(writer: KernelWriter, count: int, accumulator: str) -> int:
+    """Adds ``Results`` of rows of so many results; how many neighbours these are."""
+    width = 4 if is_multiple(count, 4) else 1
+    writer.text(f"#define RESULT_WIDTH {width}\ntypealias Results = vector<{accumulator}, RESULT_WIDTH>;")
+    return width
 
 
 def add_partials(

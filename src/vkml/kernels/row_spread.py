@@ -156,7 +156,7 @@ def spread_of(
         ):
             columns //= 2
     else:
-        width = 4 if all(_is_in_vectors(view, lead, 4) for view in (x, *others)) else 1
+        width = 4 if all(is_in_vectors(view, lead, 4) for view in (x, *others)) else 1
         while threads * 4 < long and threads < target.subgroup_size:
             threads *= 2
     while threads * most < long and threads * columns < limit:
@@ -203,7 +203,7 @@ def element_function(writer: KernelWriter, name: str, view: View, lead: int) -> 
 def vector_function(writer: KernelWriter, name: str, view: View, lead: int, width: int) -> None:
     """Adds ``vector<T, width> NAME(int row, int column)``: neighbours in a row; see `element_function`."""
     type_ = f"vector<{compute_type(view.dtype)}, {width}>"
-    if width == 1 or not _is_in_vectors(view, lead, width):
+    if width == 1 or not is_in_vectors(view, lead, width):
         element_function(writer, f"{name}_one", view, lead)
         # Of one number, where a vector lies within what repeats it.
         step = "" if width == 1 or _repeats(view, lead, width) else " + j"
@@ -231,7 +231,7 @@ def vector_function(writer: KernelWriter, name: str, view: View, lead: int, widt
 
 def vector_store(writer: KernelWriter, name: str, view: View, lead: int, width: int) -> None:
     """Adds ``void NAME(int row, int column, vector<T, width> x)``, which writes neighbours in a row."""
-    if width == 1 or not _is_in_vectors(view, lead, width):
+    if width == 1 or not is_in_vectors(view, lead, width):
         pointer = writer.write(view)
         offset = _offset(writer, name, view, lead, "column + j")
         lines = [
@@ -258,7 +258,7 @@ def _offset(writer: KernelWriter, name: str, view: View, lead: int, column: str 
     return f"{name}_row(row) + {name}_column({column})"
 
 
-def _is_in_vectors(view: View, lead: int, width: int) -> bool:
+def is_in_vectors(view: View, lead: int, width: int) -> bool:
     """Whether neighbours in a row, from each multiple of `width` on, are aligned vectors."""
     (_, [row_steps]), (sizes, [steps]) = (
         collapse(view.shape[part], [view.strides[part]]) for part in _parts(lead)

@@ -16,6 +16,7 @@ from vkml.kernels.gather import index_reader
 from vkml.kernels.pointwise import emit_store, emit_vector_store
 from vkml.kernels.reduce import index_function
 from vkml.kernels.row_spread import element_function, spread_of, vector_function
+from vkml.kernels.softmax_ranges import LOGARITHMS, POWERS, Powers, softmax_in_ranges
 from vkml.kernels.views import View, collapse
 from vkml.kernels.writer import template
 
@@ -44,6 +45,8 @@ class RowFunction:
     """Statements that change x first."""
     in_parts: tuple[str | Each, ...] = ()
     """Instead of `before`, where a row goes through registers in parts: fewer passes that do more."""
+    in_ranges: Powers | None = None
+    """What rows are instead that memory runs across and that do not stay in registers, if they are powers."""
 
 
 _LANES = "[ForceUnroll] for (int j = 0; j < WIDTH; ++j) {}"
@@ -69,9 +72,8 @@ _ONLINE = (
     _LANES.format("totals[j] = tops[j] > -INFINITE ? totals[j] * exp(tops[j] - top) : 0.0;"),
 )
 _TOTAL = "float total = row.join(totals, true);"
-# Stated, because exp of NaN is not NaN on every driver.
-_SCALE = "float scale = absolute(top) < INFINITE ? 1.0 / total : NOT_A_NUMBER;"
-_SHIFT = "float shift = absolute(top) < INFINITE ? logarithm(total) : NOT_A_NUMBER;"
+_SCALE = f"float scale = {POWERS.factor};"
+_SHIFT = f"float shift = {LOGARITHMS.factor};"
 
 SOFTMAX = RowFunction(
     "softmax",
@@ -84,6 +86,7 @@ SOFTMAX = RowFunction(
     ),
     "(IS_KEPT ? x : exp(x - top)) * scale",
     in_parts=(*_ONLINE, _TOTAL, _SCALE),
+    in_ranges=POWERS,
 )
 
 LOG_SOFTMAX = RowFunction(
@@ -91,6 +94,7 @@ LOG_SOFTMAX = RowFunction(
     (*_TOP, Each("totals += exp(x - top);"), _TOTAL, _SHIFT),
     "x - top - shift",
     in_parts=(*_ONLINE, _TOTAL, _SHIFT),
+    in_ranges=LOGARITHMS,
 )
 """The greatest number is taken away first: a shift by both would lose the digits of a small logarithm."""
 
@@ -167,6 +171,13 @@ def row_function_along(
     """Applies a row function along an inner axis of `x`, which has any strides; `result` is of x's shape."""
     rank = len(x.shape)
     order = [*range(axis), *range(axis + 1, rank), axis]
+    spread = spread_of(build.target, x.transpose(order), rank - 1)
+    # Software drivers take long to compile what is laid out for the sake of memory.
+    is_gpu = build.target.processors > 1
+    if is_gpu and how.in_ranges is not None and spread.columns > 1 and not spread.is_kept:
+        made = softmax_in_ranges(build, x, axis, how.in_ranges, result)
+        if made is not None:
+            return made
     frame = _Frame(build, x.transpose(order), 1, how.label)
     outer, inner = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
     epilogue, outputs = build.take_epilogue(result, range(rank))

@@ -52,7 +52,7 @@ class KernelText:
                 "};",
                 "[[vk::push_constant]] ConstantBuffer<Push> push;",
                 *self.definitions,
-                *([math_used_by("\n".join(self.parts))] if self.uses_math else []),
+                *([math_used_by(*self.parts)] if self.uses_math else []),
                 *self.parts,
                 "",
             ]

@@ -8,21 +8,28 @@ from vkml.dataclasses import dataclass
 from vkml.ir import TensorType, dtypes
 from vkml.ir.size import is_multiple
 from vkml.ir.wording import counted
+from vkml.kernels.packed_weights import K_PADDING, padded
 from vkml.kernels.views import View
 from vkml.kernels.writer import CODED, KernelWriter, load_expression, loaded, template
 
 if TYPE_CHECKING:
     from vkml.lowering.vulkan_builder import VulkanBuilder
 
+SLACK = 128
+"""Lines behind the last that tiles may read."""
 BLOCK = 32
-"""Of k, whose pieces lie together; and of rows."""
-SLACK = 256
-"""Rows of pieces that the last tile may read beyond the matrices."""
+"""Steps of k whose pieces lie together."""
+_TURNED = 32
+"""Rows, and steps of k, that a workgroup turns round at a time."""
 _SUBGROUPS = 8
+_LOADS_ALONE = 8
+"""Vectors of four that a lane keeps of a row that is one subgroup's,"""
+_LOADS = 16
+"""and of one that is a workgroup's."""
 _LEAST_RANGE = 256
-"""Of k, of which a workgroup finds the largest and smallest magnitudes;"""
+"""Of k, of which a workgroup finds the largest magnitudes;"""
 _MOST_RANGES = 16
-"""the most of such ranges: every workgroup that wants a scale looks at what all of them have found."""
+"""the most of such ranges: every workgroup that splits looks at what all of them have found."""
 _GROUPS = 4
 """Workgroups that a processor should have."""
 _MOST_BLOCKS = 16
@@ -33,37 +40,53 @@ _MOST_BLOCKS = 16
 class SplitRows:
     """Rows of (batch, rows, k) in pieces."""
 
-    found: View
-    """(batch, ranges, rows, 2): the bits of the largest magnitude, and of the smallest that is not zero."""
+    info: View
+    """int32, (batch, rows, 2): a scale's exponent, and how many elements pieces hold fewer bits of."""
     pieces: View
-    """float16, (batch, blocks of k, rows, piece, 32), and behind it what tiles may read."""
+    """float16, a line of whole steps of k a row, in blocks of 32, these in pieces; then slack."""
     count: int
     """Of pieces: 2 hold what float32 does, 1 what TF32 does."""
 
-    def define(self, writer: KernelWriter, letter: str) -> str:
-        """The names that a kernel reads it by."""
-        names = {
-            "SPLIT": writer.read(self.pieces, width=4, reinterpreted_as="uint"),
-            "FOUND": writer.read(self.found, width=2),
-            "RANGES": self.found.shape[1],
+    def define(self, writer: KernelWriter, rows: View, batch: int = 1) -> str:
+        """The names that a kernel reads it by.
+
+        Args:
+            writer: of the kernel.
+            rows: (batch, rows, k) that were split.
+            batch: of the product.
+        """
+        count, line = rows.shape[1], self.pieces.shape[1]
+        is_one = batch == 1 or rows.shape[0] == 1
+        numbers = {
+            "A_BATCH": 0 if is_one else count * line,
+            "A_LINE": line,
+            "A_LINES": count + SLACK,
+            "A_LENGTH": line,
+            "INFO_BATCH": 0 if is_one else count,
         }
-        return "\n".join(f"#define {name}_{letter} {value}" for name, value in names.items())
+        for name, number in numbers.items():
+            writer.constant(number, name)
+        names = {
+            "SCALED": 1,
+            "A_ALONG_K": 1,
+            "A_WORDS": writer.read(self.pieces, width=4, reinterpreted_as="uint"),
+            "A_INFO": writer.read(self.info, width=2, reinterpreted_as="uint"),
+        }
+        text = [f"#define {name} {value}" for name, value in names.items()]
+        return "\n".join([*text, "static const bool IS_WHOLE = true;"])
 
 
 def emit_split_rows(build: VulkanBuilder, rows: View, count_of_pieces: int) -> SplitRows:
     """Emits the launches that split rows of floats (batch, rows, k) into one or two pieces."""
     batch, count, k = rows.shape
-    padded = -(-count // BLOCK) * BLOCK
-    size = (batch * -(-k // BLOCK) * padded + SLACK) * count_of_pieces * BLOCK
-    pieces = build.scratch(TensorType(dtypes.FLOAT16, (size,)))
-    runs_across = rows.strides[1] == 1 and rows.strides[2] != 1
-    if not runs_across:
-        found = build.scratch(TensorType(dtypes.UINT32, (batch, 1, count, 2)))
-        split = SplitRows(found, pieces, count_of_pieces)
-        _emit_rows(build, rows, split)
+    line = count_of_pieces * padded(k, K_PADDING)
+    pieces = build.scratch(TensorType(dtypes.FLOAT16, (batch * count + SLACK, line)))
+    info = build.scratch(TensorType(dtypes.INT32, (batch, count, 2)))
+    split = SplitRows(info, pieces, count_of_pieces)
+    if rows.strides[1] == 1 and rows.strides[2] != 1:
+        _emit_columns(build, rows, split, _emit_ranges(build, rows, split))
     else:
-        split = SplitRows(_emit_ranges(build, rows), pieces, count_of_pieces)
-        _emit_columns(build, rows, split)
+        _emit_rows(build, rows, split)
     return split
 
 
@@ -76,8 +99,10 @@ def _emit_rows(build: VulkanBuilder, rows: View, split: SplitRows) -> None:
         ("steps", "batch_stride", "row_stride", "k_stride"), (k, *rows.strides), strict=True
     ):
         writer.word(name, number)
+    writer.word("k_padded", padded(k, K_PADDING))
     writer.constant(count, "ROWS")
-    across, down = writer.grid(-(-count // _SUBGROUPS), build.target.max_groups)
+    subgroups, loads = _share_of_row(padded(k, K_PADDING), lanes)
+    across, down = writer.grid(-(-count // (_SUBGROUPS // subgroups)), build.target.max_groups)
     is_vector = rows.strides[2] == 1 and all(
         is_multiple(number, 4) for number in (k, rows.offset, *rows.strides[:2])
     )
@@ -86,19 +111,30 @@ def _emit_rows(build: VulkanBuilder, rows: View, split: SplitRows) -> None:
         writer,
         {
             "LANES": lanes,
+            "SUBGROUPS": subgroups,
+            "LOADS": loads,
             **_source(writer, rows, 4 if is_vector else 1),
-            "FOUND": writer.write(split.found, width=2),
+            "INFO": writer.write(split.info, width=2, reinterpreted_as="uint"),
             "PIECES": split.count,
             "SPLIT": writer.write(split.pieces, width=2, reinterpreted_as="uint"),
         },
         "split_rows",
         (across, down, batch),
-        "a subgroup a row",
+        f"{counted(subgroups, 'subgroup')} a row",
     )
 
 
-def _emit_ranges(build: VulkanBuilder, rows: View) -> View:
-    """Emits the launch that finds magnitudes of rows that memory runs across; see `SplitRows.found`."""
+def _share_of_row(k: int, lanes: int) -> tuple[int, int]:
+    """Subgroups of a row, and how many vectors of four a lane keeps in registers; 0: it reads twice."""
+    for subgroups, most in ((1, _LOADS_ALONE), (_SUBGROUPS, _LOADS)):
+        loads = -(-k // (4 * lanes * subgroups))
+        if loads <= most:
+            return subgroups, loads
+    return _SUBGROUPS, 0
+
+
+def _emit_ranges(build: VulkanBuilder, rows: View, split: SplitRows) -> View:
+    """Emits the launch that finds magnitudes of rows that memory runs across: (batch, ranges, rows)."""
     batch, count, k = rows.shape
     lanes = build.target.subgroup_size
     is_vector = all(
@@ -108,7 +144,7 @@ def _emit_ranges(build: VulkanBuilder, rows: View) -> View:
     blocks = -(-count // (lanes * width))
     wanted = _GROUPS * build.target.processors // max(1, blocks * batch)
     ranges = max(1, min(_MOST_RANGES, wanted, k // _LEAST_RANGE))
-    found = build.scratch(TensorType(dtypes.UINT32, (batch, ranges, count, 2)))
+    found = build.scratch(TensorType(dtypes.UINT32, (batch, ranges, count)))
     writer = build.writer()
     for name, number in (
         ("steps", k),
@@ -125,7 +161,8 @@ def _emit_ranges(build: VulkanBuilder, rows: View) -> View:
             "LANES": lanes,
             "RANGES": ranges,
             **_source(writer, rows, width),
-            "FOUND": writer.write(found, width=2),
+            "FOUND": writer.write(found),
+            "INFO": writer.write(split.info),
         },
         "column_ranges",
         (blocks, ranges, batch),
@@ -134,15 +171,16 @@ def _emit_ranges(build: VulkanBuilder, rows: View) -> View:
     return found
 
 
-def _emit_columns(build: VulkanBuilder, rows: View, split: SplitRows) -> None:
+def _emit_columns(build: VulkanBuilder, rows: View, split: SplitRows, found: View) -> None:
     """Emits the launch that splits rows that memory runs across."""
     batch, count, k = rows.shape
-    blocks, row_blocks = -(-k // BLOCK), -(-count // BLOCK)
+    blocks, row_blocks = padded(k, K_PADDING) // _TURNED, -(-count // _TURNED)
     share = blocks * row_blocks * batch // (2 * _GROUPS * build.target.processors)
     share = max(1, min(_MOST_BLOCKS, share))
     writer = build.writer()
     for name, number in (
         ("steps", k),
+        ("k_padded", padded(k, K_PADDING)),
         ("blocks", share),
         ("batch_stride", rows.strides[0]),
         ("k_stride", rows.strides[2]),
@@ -155,8 +193,9 @@ def _emit_columns(build: VulkanBuilder, rows: View, split: SplitRows) -> None:
         {
             "LANES": build.target.subgroup_size,
             **_source(writer, rows, 1),
-            "FOUND": writer.read(split.found, width=2),
-            "RANGES": split.found.shape[1],
+            "FOUND": writer.read(found),
+            "RANGES": found.shape[1],
+            "INFO": writer.write(split.info),
             "PIECES": split.count,
             "SPLIT": writer.write(split.pieces, width=2, reinterpreted_as="uint"),
         },
@@ -187,8 +226,8 @@ def _finish(
 ) -> None:
     writer.text("\n".join(f"#define {name} {value}" for name, value in names.items()))
     writer.need("float16", "storage_16bit")
-    common = template("scales") + template("split_common") if "PIECES" in names else ""
-    writer.text(common + template(kernel))
+    common = ("scales", "split_common", "split_lines") if "PIECES" in names else ()
+    writer.text("".join(map(template, (*common, kernel))))
     build.emit(
         writer.finish(
             kernel,

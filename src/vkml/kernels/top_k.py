@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from vkml.ir import TensorType, dtypes
 from vkml.ir.size import typical
 from vkml.kernels.index import WORKGROUP
 from vkml.kernels.reduce import index_function
+from vkml.kernels.row_spread import element_function
+from vkml.kernels.selection import chunks_of, is_selected, select, worst
 from vkml.kernels.views import View, collapse
 from vkml.kernels.writer import KernelWriter, compute_type, load_expression, store_expression, template
 
@@ -18,6 +21,11 @@ if TYPE_CHECKING:
 CHUNK = 1024
 """Elements that a workgroup sorts: with their places 12 KiB at most, of the 16 that every device has."""
 _THREADS = 256
+LEAST_COPIED = 1 << 16
+"""Elements from which rows that memory runs across are copied first.
+
+Threads beside each other would read a line each, for one element of it.
+"""
 
 
 def top_k(
@@ -44,6 +52,9 @@ def top_k(
     length = x.shape[axis]
     others = [a for a in range(len(x.shape)) if a != axis]
     rows = math.prod(x.shape[a] for a in others)
+    if is_selected(build.target, x.dtype, length, k):
+        _select(build, x, axis, k, is_largest, (values, places))
+        return
     chunk = 2
     while chunk < min(typical(length), CHUNK):
         chunk *= 2
@@ -87,6 +98,66 @@ def top_k(
         result = (values, places) if is_last else _scratch(build, x, rows, more, min(2 * covered, k))
         _merge(build, x, axis, k, made, result, (rows, runs, covered), is_largest, is_last)
         made, runs, covered = result, more, covered * 2
+
+
+def _select(
+    build: VulkanBuilder,
+    x: View,
+    axis: int,
+    k: int,
+    is_largest: bool,
+    targets: tuple[View | None, View | None],
+) -> None:
+    """Thins rows chunk by chunk, then what chunks leave, until a row is one chunk."""
+    others = [a for a in range(len(x.shape)) if a != axis]
+    elements = x.transpose((*others, axis))
+    if x.strides[axis] != 1 and typical(math.prod(x.shape)) >= LEAST_COPIED:
+        elements = build.contiguous(elements)
+    rows = math.prod(x.shape[a] for a in others)
+    places: View | None = None
+    while True:
+        length = elements.shape[-1]
+        chunks = chunks_of(build.target, rows, length, k, is_of_runs=places is not None)
+        runs = -(-length // chunks.size)
+        is_last = not runs > 1
+        made = targets if is_last else _scratch(build, x, rows, runs, k)
+        keep = _keeper(elements, places, axis, made, is_last, is_largest)
+        select(
+            build, elements, k, chunks,
+            is_largest=is_largest, keep=keep, runs=runs, is_of_runs=places is not None,
+        )  # fmt: skip
+        if is_last:
+            return
+        flat = [view.reshape((rows, runs * k)) for view in made if view is not None]
+        assert flat[0] is not None and flat[1] is not None
+        elements, places = flat[0], flat[1]
+
+
+def _keeper(
+    elements: View,
+    places: View | None,
+    axis: int,
+    targets: tuple[View | None, View | None],
+    is_last: bool,
+    is_largest: bool,
+) -> Callable[[KernelWriter], None]:
+    """What adds ``keep``, by which the element at a place of a row is stored, and where that lay at first."""
+
+    def emit(writer: KernelWriter) -> None:
+        element_function(writer, "element", elements, len(elements.shape) - 1)
+        found = "place"
+        if places is not None:
+            element_function(writer, "element_place", places, 1)
+            found = "element_place(row, place)"
+        _emit_keep(writer, axis, targets, is_last, "store_kept")
+        lines = [
+            f"Value x = place < LENGTH ? element(row, place) : {worst(elements.dtype, is_largest)};",
+            f"int at = place < LENGTH ? {found} : 0;",
+            "store_kept(row, run, i, x, at);",
+        ]
+        writer.text("\n".join(["void keep(int row, int run, int i, int place)", "{", *lines, "}"]))
+
+    return emit
 
 
 def _merge(
@@ -154,9 +225,13 @@ def _scratch(build: VulkanBuilder, x: View, rows: int, runs: int, kept: int) -> 
 
 
 def _emit_keep(
-    writer: KernelWriter, axis: int, targets: tuple[View | None, View | None], is_last: bool
+    writer: KernelWriter,
+    axis: int,
+    targets: tuple[View | None, View | None],
+    is_last: bool,
+    name: str = "keep",
 ) -> None:
-    """Adds ``keep``, by which an element and its place are stored as number `i` of a run."""
+    """Adds ``keep``, or another name, by which an element and its place are stored as number `i` of a run."""
     lines = []
     for view, value in zip(targets, ("x", "at"), strict=True):
         if view is None:
@@ -164,12 +239,12 @@ def _emit_keep(
         stored = store_expression(value, view.dtype)
         if is_last:
             others = [a for a in range(len(view.shape)) if a != axis]
-            name = f"{value}_row"
+            row = f"{value}_row"
             index_function(
-                writer, name, *collapse([view.shape[a] for a in others], [[view.strides[a] for a in others]])
+                writer, row, *collapse([view.shape[a] for a in others], [[view.strides[a] for a in others]])
             )
-            place = f"{name}(row) + {writer.offset(('i',), (view.strides[axis],))}"
+            place = f"{row}(row) + {writer.offset(('i',), (view.strides[axis],))}"
         else:
             place = writer.offset(("row", "run", "i"), view.strides)
         lines.append(f"    {writer.write(view)}[{place}] = {stored};")
-    writer.text("\n".join(["void keep(int row, int run, int i, Value x, int at)", "{", *lines, "}"]))
+    writer.text("\n".join([f"void {name}(int row, int run, int i, Value x, int at)", "{", *lines, "}"]))

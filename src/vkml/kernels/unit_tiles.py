@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from vkml.dataclasses import dataclass
 from vkml.ir.size import typical
+from vkml.kernels import range_sums
 
 if TYPE_CHECKING:
     from vkml.kernels.gemm import Product
     from vkml.kernels.packed_weights import Fragment
     from vkml.lowering.target import Target
 
+CYCLES = 1755
+"""That an H200's processors do in a microsecond."""
 START = 1500
 """Cycles in which a workgroup begins and ends."""
 SHARED = 49152
@@ -72,7 +75,7 @@ Chosen = TypeVar("Chosen", bound=UnitTile)
 
 @dataclass(frozen=True)
 class Choice(Generic[Chosen]):
-    """A tile, a number of ranges of K, and the cycles that are expected, a second pass included."""
+    """A tile, a number of ranges of K, and the cycles that are expected, with what adds up the ranges."""
 
     tile: Chosen
     splits: int
@@ -108,6 +111,7 @@ def estimates(
     tiles: Iterable[Chosen],
     ranges: Sequence[int],
     least: int,
+    lanes: int,
     cycles: Callable[[Chosen, int, int], float],
 ) -> list[Choice[Chosen]]:
     """All tiles and numbers of ranges of K with the time that is estimated for each.
@@ -118,6 +122,7 @@ def estimates(
         tiles: those that fit.
         ranges: numbers of ranges to consider, from 1 on.
         least: steps of k that a range has at the least.
+        lanes: of a subgroup.
         cycles: of a tile, so many workgroups and so many steps of k.
     """
     batch, m, n, k = (typical(size) for size in (product.batch, product.m, product.n, product.k))
@@ -128,8 +133,11 @@ def estimates(
             if splits > 1 and k < least * splits:
                 break
             expected = cycles(tile, groups * splits, math.ceil(k / splits))
-            if splits > 1:
-                expected += 5500 + batch * m * n * (splits + 1) / target.processors / 8
+            threads = tile.subgroups * lanes
+            adding = range_sums.microseconds(
+                target, product, splits, (tile.m, tile.n), threads, is_measured=False
+            )
+            expected += CYCLES * adding
             found.append(Choice(tile, splits, expected))
     return found
 

@@ -27,6 +27,7 @@ class BufferKind(Enum):
     STATUS = "status"  # the error word
     SIZES = "sizes"  # numbers computed from open sizes, written by the host when these are bound
     TABLE = "table"  # what a launch over several tensors reads of them, written by the host with its commands
+    COUNTERS = "counters"  # zeros before the first run, and again when the launch that counts has ended
     POSITIONS = "positions"  # 0, 1, 2, … as int32, written once by the host
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
@@ -34,6 +35,22 @@ def begins_late(body: Graph) -> int:
         at for at, node in enumerate(body.nodes) if find(node).takes_prologue or find(node).reads_parts
     )
     return next(anchors, 0)
+
+
+def parts_of_links(body: Graph) -> list[Graph]:
+    """A body of anchors and what is pointwise behind each, cut before each of them."""
+    starts = [at for at, node in enumerate(body.nodes) if not find(node).is_pointwise]
+    types = {**body.types, **{value.name: value.tensor for value in body.inputs}}
+    parts = []
+    for start, end in itertools.pairwise([*starts, len(body.nodes)]):
+        nodes = body.nodes[start:end]
+        made = {name for node in nodes for name in node.outputs}
+        read = [name for node in nodes for name in node.reads if name not in made]
+        is_last = end == len(body.nodes)
+        outputs = body.outputs if is_last else (Value(nodes[-1].outputs[0], types[nodes[-1].outputs[0]]),)
+        inputs = tuple([Value(n, types[n]) for n in dict.fromkeys(read) if n not in body.constants])
+        parts.append(replace(body, inputs=inputs, outputs=outputs, nodes=nodes, types=types))
+    return parts
 
 
 def parts_of_reduction(body: Graph) -> tuple[Graph, list[Node], Graph]:

@@ -414,6 +414,8 @@ class Builder(Templates, Generic[D]):
         anchor = anchors[0]
         if begins_late(body):
             return self.with_prologue(body, views)
+        if len(anchors) > 1 and all(find(each).is_linked for each in anchors):
+            return self.linked(body, views)
         if anchor is not body.nodes[0] or len(anchors) > 1 or len(anchor.outputs) > 1:
             return self.reductions(body, views)
         mark = self.mark()
@@ -441,13 +443,19 @@ class Builder(Templates, Generic[D]):
         """
         raise self._lacks("what computes its operands itself")
 
+    def linked(self, body: Graph, views: Mapping[str, View]) -> list[View]:
+        """A body of anchors, each with its epilogue, of which the last computes all before it.
+
+        Args:
+            body: its first node is an anchor, and each anchor's first operand is what those before it make.
+            views: of its inputs.
+        """
+        raise self._lacks("what computes its operands itself")
+
     def _with_epilogue(self, body: Graph, anchor: Node, views: Mapping[str, View]) -> list[View]:
         result = anchor.outputs[0]
-        tail = tail_of(body)
-        shape = body.types[result].dims
-        leaves = {v.name: views[v.name].expand(shape) for v in tail.inputs if v.name != result}
         names, self._result_names = self._result_names, ()
-        self._epilogue = Epilogue(tail, result, leaves)
+        self._epilogue = self._epilogue_of(body, views)
         self._epilogue_types, self._epilogue_names = tuple(v.tensor for v in body.outputs), names
         self._types = (body.types[result],)
         try:
@@ -458,6 +466,13 @@ class Builder(Templates, Generic[D]):
             self._epilogue, self._epilogue_types, self._epilogue_names = None, (), ()
             self._result_names = names
         return [view for view in lowered if view is not None]
+
+    def _epilogue_of(self, body: Graph, views: Mapping[str, View]) -> Epilogue:
+        """What follows a body's anchor."""
+        result, tail = body.nodes[0].outputs[0], tail_of(body)
+        shape = body.types[result].dims
+        leaves = {v.name: views[v.name].expand(shape) for v in tail.inputs if v.name != result}
+        return Epilogue(tail, result, leaves)
 
     def _without_epilogue(self, body: Graph, anchor: Node, views: Mapping[str, View]) -> list[View]:
         names, self._result_names = self._result_names, ()

@@ -6,7 +6,6 @@ from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 from vkml.kernels.byte_blocks import emit_byte_blocks
-from vkml.kernels.matrix_units import emit_row_exponents
 from vkml.kernels.packed_weights import Fragment, emit_packing
 from vkml.kernels.padded_lines import emit_padded_lines
 from vkml.kernels.spec import Dispatch
@@ -33,21 +32,15 @@ class PassBuilder(Builder[Dispatch]):
         self._passes.clear()  # what is in it may be gone
         self.shared_passes = {number for number in self.shared_passes if number < mark[0]}
 
-    def packed_values(self, values: View, fragment: Fragment) -> View:
-        """Values (k, n) of a run as matrix units want them, packed once for all products that read them."""
+    def packed_values(self, values: View, fragment: Fragment, pieces: int = 0) -> View:
+        """Values of a run as matrix units want them, packed once for all products that read them.
+
+        Arguments are those of `emit_packing`.
+        """
         return self._once(
             values,
-            ("packed", fragment),
-            lambda build, seen: emit_packing(build, seen, fragment),
-            _alone,
-        )
-
-    def row_exponents(self, rows: View, fragment: Fragment) -> View:
-        """The scales of rows (1, m, k) for matrix units, found once for all products that read these rows."""
-        return self._once(
-            rows,
-            ("exponents", fragment),
-            lambda build, seen: emit_row_exponents(build, seen, fragment),
+            ("packed", fragment, pieces),
+            lambda build, seen: emit_packing(build, seen, fragment, pieces),
             _alone,
         )
 
@@ -57,7 +50,7 @@ class PassBuilder(Builder[Dispatch]):
             rows,
             ("split", count),
             lambda build, seen: emit_split_rows(build, seen, count),
-            lambda found: (found.found, found.pieces),
+            lambda found: (found.info, found.pieces),
         )
 
     def padded_lines(self, view: View) -> View:

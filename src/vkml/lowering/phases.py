@@ -24,6 +24,8 @@ TURN_OPERANDS = 3
 MOST_ADDED = SPARED_MICROSECONDS / 2
 """That turns may take: half, for in those chains a workgroup read from its L1 what it had written itself, and
 none took more than eight."""
+MOST_WORKGROUPS = 4 * (1 + MOST_ADDED / TURN_MICROSECONDS)
+"""A level of more is no phase: the smallest kernels' have 64 threads, of which four fit into one."""
 MOST_LEVELS = 16
 MOST_SOURCE = 32768
 """Levels in one dispatch, and characters of their launches' sources, of which a product of a few rows has
@@ -92,9 +94,8 @@ def _is_small(level: Sequence[Dispatch]) -> bool:
     """Whether a level may be worthwhile, by what is known before its kernels are compiled."""
     if any(type(count) is not int for launch in level for count in launch.groups):
         return False
-    most = forced if forced is not None else 1 + MOST_ADDED / TURN_MICROSECONDS
-    # Workgroups of the smallest kernels have 64 threads, of which four fit.
-    if sum(math.prod(launch.groups) for launch in level) > 4 * most:
+    most = 4 * forced if forced is not None else MOST_WORKGROUPS
+    if sum(math.prod(launch.groups) for launch in level) > most:
         return False
     others = 0
     for launch in level:

@@ -36,7 +36,10 @@ def select(
     lying = rows and (rows.buffer, rows.shape, rows.strides, rows.offset)
     if build.trials is not None and build.trials.wants(question, lying):
         build.trials.add(question, [_tried(build, each, rows) for each in worth_measuring(candidates())])
-    chosen = picked(candidates(), None if build.target.picks is None else build.target.picks.get(question))
+    label = None if build.target.picks is None else build.target.picks.get(question)
+    if label is None:
+        return next(candidates()).emit()
+    chosen = picked(candidates(), label)
     rule = next(candidates())
     if chosen.label != rule.label:
         # A file may name what does not suit these very operands, constants among them.

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from vkml.ir import TensorType
 from vkml.ir.size import is_same
 from vkml.ir.types import contiguous_strides
+from vkml.kernels.links import Link
 from vkml.kernels.row_prologue import RowPrologue
 from vkml.kernels.views import Buffer, BufferKind, View, contiguous
 
@@ -15,7 +16,7 @@ class StandIns:
     """What templates ask of such values. Each has to be taken by one of them, or it would have to be made."""
 
     def __init__(self) -> None:
-        self._found: dict[Buffer, RowPrologue | tuple[View, ...]] = {}
+        self._found: dict[Buffer, RowPrologue | Link | tuple[View, ...]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._found)
@@ -60,6 +61,20 @@ class StandIns:
         made = _nowhere(result)
         self._found[made.buffer] = tuple(parts)
         return made
+
+    def linked(self, result: TensorType, link: Link) -> View:
+        """What a convolution makes."""
+        made = _nowhere(result)
+        self._found[made.buffer] = link
+        return made
+
+    def take_link(self, x: View) -> Link | None:
+        """The convolution that makes what another one reads, where that is to do this itself."""
+        found = self._found.get(x.buffer)
+        if not isinstance(found, Link) or not x.is_contiguous or x.offset:
+            return None
+        del self._found[x.buffer]
+        return found
 
     def take_prologue(self, rows: View) -> RowPrologue | None:
         """What makes the rows that a template reads, where it is to do this itself."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from vkml.dataclasses import dataclass
 from vkml.ir import Constant, Node, TensorType
 from vkml.ir.size import Sizes, is_deciding
+from vkml.kernels.spec import Dispatch
 from vkml.kernels.views import BufferKind, View
 from vkml.kernels.writer import NEEDS, STORAGE
 from vkml.lowering.donation import written_last
@@ -38,6 +39,10 @@ class Piece:
     """Values that are needed outside."""
 
 
+MOST_KEPT = 1 << 29
+"""Bytes of a graph's constants that may lie on the device in pieces of fp16 besides as they are."""
+
+
 def lower(
     piece: Piece,
     types: Mapping[str, TensorType],
@@ -46,6 +51,7 @@ def lower(
     guard_bytes: int = 0,
     sizes: Sizes | None = None,
     donated: Sequence[tuple[str, str]] = (),
+    note: Callable[[Dispatch], None] | None = None,
 ) -> VulkanProgram:
     """Lowers a piece of a specialised graph.
 
@@ -59,12 +65,13 @@ def lower(
         guard_bytes: between values, for tests.
         sizes: those that are open.
         donated: inputs, and outputs to be written over them, as far as they are the piece's.
+        note: is told each launch as soon as its node is lowered; what is made of it may be another.
 
     Raises:
         CannotLower: a node has no Vulkan form on this target (ask `refusals` before).
     """
-    build = VulkanBuilder(target)
-    inputs, outputs = _lower_into(build, piece, types, constants)
+    build = VulkanBuilder(target, keeps_pieces=_keeps_pieces(constants))
+    inputs, outputs = _lower_into(build, piece, types, constants, note)
     over = {outputs[o].buffer: inputs[i].buffer for i, o in donated if i in inputs and o in outputs}
     levels = schedule(written_last(build.launches, over) if over else build.launches, over)
     if sizes is None:
@@ -103,11 +110,21 @@ def collect_trials(
         target: what the device can do.
         trials: receives them.
     """
-    _lower_into(VulkanBuilder(target, trials), piece, types, constants)
+    _lower_into(VulkanBuilder(target, trials, keeps_pieces=_keeps_pieces(constants)), piece, types, constants)
+
+
+def _keeps_pieces(constants: Mapping[str, Constant]) -> bool:
+    """Whether a graph's constants are few enough to lie on the device twice."""
+    different = {id(constant): constant.type.bytes for constant in constants.values()}
+    return sum(different.values()) <= MOST_KEPT
 
 
 def _lower_into(
-    build: VulkanBuilder, piece: Piece, types: Mapping[str, TensorType], constants: Mapping[str, Constant]
+    build: VulkanBuilder,
+    piece: Piece,
+    types: Mapping[str, TensorType],
+    constants: Mapping[str, Constant],
+    note: Callable[[Dispatch], None] | None = None,
 ) -> tuple[dict[str, View], dict[str, View]]:
     """Has a builder lower all nodes of a piece; its inputs and outputs."""
     views: dict[str, View] = {}
@@ -123,7 +140,11 @@ def _lower_into(
     shared: dict[int, View] = {}
     for node in piece.nodes:
         given = [views.get(name) or view_of(name, views, constants, build, shared) for name in node.inputs]
+        known = len(build.launches)
         results = build.lower(node, members(node), given, [types[name] for name in node.outputs if name])
+        if note is not None:
+            for launch in build.launches[known:]:
+                note(launch)
         for name, made in zip(node.outputs, results, strict=False):
             if name and made is not None:
                 views[name] = made
@@ -163,7 +184,7 @@ def refusals(
 
     Nodes are lowered to find out, on throw-away buffers; what they come to is kept for `lower`.
     """
-    build = VulkanBuilder(target)
+    build = VulkanBuilder(target, keeps_pieces=_keeps_pieces(constants))
     views: dict[Hashable, View] = {}
     tried: dict[Hashable, str | None] = {}
     """With open sizes, for which nothing is kept longer."""

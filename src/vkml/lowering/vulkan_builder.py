@@ -20,11 +20,14 @@ from vkml.kernels import (
     blocks,
     byte_product,
     byte_units,
+    channel_means,
     conv,
     conv_transpose,
     decode_attention,
+    direct_conv,
     gather,
     gemm,
+    gemv,
     half_product,
     half_weights,
     index,
@@ -32,6 +35,7 @@ from vkml.kernels import (
     matrix_units,
     pad,
     pool,
+    range_sums,
     recurrent,
     reduce,
     reduction,
@@ -41,19 +45,22 @@ from vkml.kernels import (
     rows,
     scan,
     scatter,
+    separable,
     sliced,
     split_product,
     top_k,
 )
 from vkml.kernels import pointwise as pointwise_kernels
 from vkml.kernels.candidates import Candidate, described
+from vkml.kernels.links import Link
 from vkml.kernels.packed_weights import Fragment, PackedWeights
 from vkml.kernels.spec import Dispatch, KernelSpec
 from vkml.kernels.views import Buffer, BufferKind, View
 from vkml.kernels.writer import KernelWriter, storage_type
-from vkml.lowering.bodies import begins_late, parts_of_reduction
+from vkml.lowering.bodies import begins_late, parts_of_links, parts_of_reduction
 from vkml.lowering.builder import prepared_forms
 from vkml.lowering.entered_again import entered_again
+from vkml.lowering.epilogues import begun_with
 from vkml.lowering.passes_over_operands import PassBuilder
 from vkml.lowering.recurrence import RecurrentLayer
 from vkml.lowering.selection import select
@@ -65,10 +72,10 @@ from vkml.lowering.trials import Trials
 def _forced() -> Hashable:
     """What tests and tuning runs force, by which the same nodes become other launches."""
     templates = (
-        attention, attention_gradients, bfloat16_units, blocks, byte_units, decode_attention, gemm,
-        half_product, half_weights, matrix_units, recurrent, sliced,
+        attention, attention_gradients, bfloat16_units, blocks, byte_units, channel_means, decode_attention,
+        direct_conv, gemm, half_product, half_weights, matrix_units, recurrent, separable, sliced,
     )  # fmt: skip
-    others = split_product.forced, row_prologue.everywhere
+    others = split_product.forced, row_prologue.everywhere, gemv.forced, range_sums.forced
     return *others, *(template.forced for template in templates)
 
 
@@ -100,17 +107,24 @@ class VulkanBuilder(PassBuilder):
     Args:
         target: the device.
         trials: receives the launches of all candidates, for measuring; of a builder that makes no program.
+        keeps_pieces: whether constants may lie on the device in pieces of fp16 besides as they are.
     """
 
     makes = "Vulkan kernel"
 
-    def __init__(self, target: Target, trials: Trials | None = None) -> None:
-        super().__init__((target, target.holds_elements_once, target.fragment_layouts, _forced()))
+    def __init__(self, target: Target, trials: Trials | None = None, *, keeps_pieces: bool = False) -> None:
+        asked = target.holds_elements_once, target.fragment_layouts
+        super().__init__((target, *asked, keeps_pieces, _forced()))
         self.target = target
+        self.keeps_pieces = keeps_pieces
         self.keeps_lowerings = trials is None
         self.trials = trials
         self._wants_prologue = False
         """Whether a normalisation is a product's to compute, and no launch."""
+        self._wants_link = False
+        """Whether a convolution is what reads it to compute, and no launch;"""
+        self._link: Link | None = None
+        """which then is this one."""
         self.stand_ins = StandIns()
 
     # -- values ---------------------------------------------------------------------------------------------
@@ -118,16 +132,25 @@ class VulkanBuilder(PassBuilder):
     def require_storage(self, dtype: DType) -> None:
         storage_type(dtype)
 
-    def packed_weights(self, weights: View, fragment: Fragment) -> View:
-        """A constant's weights (k, n) as matrix units want them, packed once for all plans."""
+    def packed_weights(self, weights: View, fragment: Fragment, pieces: int = 0) -> View:
+        """A constant's weights (k, n) as matrix units want them, packed once for all plans.
+
+        Arguments are those of `PackedWeights`.
+        """
         constant = weights.buffer.constant
         assert constant is not None
-        key = f"packed {weights.shape} {weights.strides} {weights.offset} {fragment}"
+        key = f"packed {weights.shape} {weights.strides} {weights.offset} {fragment} {pieces}"
         forms = prepared_forms(constant)
         packed = forms.get(key)
         if packed is None:
-            packed = forms[key] = PackedWeights(constant, weights, fragment, self.target.push_bytes)
-        return self._derived(weights, packed, lambda build, seen: build.packed_weights(seen, fragment))
+            packed = forms[key] = PackedWeights(constant, weights, fragment, self.target.push_bytes, pieces)
+        return self._derived(
+            weights, packed, lambda build, seen: build.packed_weights(seen, fragment, pieces)
+        )
+
+    def counters(self, count: int) -> View:
+        """Numbers of 32 bits for one launch alone: 0 when it begins, and to be 0 when it ends."""
+        return self.buffer(BufferKind.COUNTERS, TensorType(dtypes.UINT32, (count,)))
 
     # -- candidates -----------------------------------------------------------------------------------------
 
@@ -295,6 +318,36 @@ class VulkanBuilder(PassBuilder):
             self.stand_ins.clear()
         return [view for view in results if view is not None]
 
+    def linked(self, body: Graph, views: Mapping[str, View]) -> list[View]:
+        known = dict(views)
+        names = self._result_names
+        parts = parts_of_links(body)
+        try:
+            for part in parts[:-1]:
+                anchor, result = part.nodes[0], part.outputs[0]
+                self._types, self._link = (part.types[anchor.outputs[0]],), None
+                self._wants_link = True
+                self._by_operator(anchor, [known[name] if name else None for name in anchor.inputs])
+                self._wants_link = False
+                if self._link is None:
+                    raise CannotLower(f"{anchor.op} computes none of its operands")
+                link, made = self._link, part.types[anchor.outputs[0]]
+                epilogue = self._epilogue_of(part, known) if len(part.nodes) > 1 else None
+                link = replace(link, epilogue=begun_with(epilogue, made, 1.0, link.bias_of(made), 1.0))
+                known[result.name] = self.stand_ins.linked(result.tensor, link)
+            self._types, self._result_names = tuple(v.tensor for v in body.outputs), names
+            anchor = parts[-1].nodes[0]
+            if len(parts[-1].nodes) > 1:
+                results: Sequence[View | None] = self._with_epilogue(parts[-1], anchor, known)
+            else:
+                results = self._by_operator(anchor, [known[name] if name else None for name in anchor.inputs])
+            if self.stand_ins:
+                raise CannotLower(f"{anchor.op} does not compute its operands")
+        finally:
+            self._wants_link, self._link = False, None
+            self.stand_ins.clear()
+        return [view for view in results if view is not None]
+
     def _standing_in(self, node: Node, result: TensorType, known: Mapping[str, View]) -> View:
         """A view of what a node would make, of which no launch is made."""
         operands = [known[name] if name else None for name in node.inputs]
@@ -402,12 +455,18 @@ class VulkanBuilder(PassBuilder):
         return attention_gradients.launch(self, asked, outputs)
 
     def conv(self, x: View, weight: View, bias: View | None, windows: Windows, *, group: int) -> list[View]:
+        if self._wants_link:
+            self._link = Link(x, weight, bias, windows, group)
+            return [x]
         return conv.conv(self, x, weight, bias, self.result(), windows, group)
 
     def pool(
         self, x: View, how: str | float, windows: Windows, *, counts_padding: bool = False
     ) -> list[View]:
         """Pools windows; `how` is "max", "average", "squares" (their sum) or the p of a norm."""
+        link = self.stand_ins.take_link(x)
+        if link is not None:
+            return conv.pooled(self, link, self.result(), windows, str(how), counts_padding=counts_padding)
         if how == "max":
             return pool.max_pool(self, x, self.result(), windows)
         if isinstance(how, str):
@@ -448,6 +507,9 @@ class VulkanBuilder(PassBuilder):
         return pool.max_pool_gradient(self, x, cotangent, result, windows)
 
     def reduce(self, name: str, x: View, axes: Sequence[int]) -> list[View]:
+        link = self.stand_ins.take_link(x)
+        if link is not None:
+            return conv.reduced(self, link, self.result(), name, axes)
         return reduce.reduce(self, x, axes, reduction.reduction(name, x.dtype), self.result())
 
     def moments(self, x: View, axes: Sequence[int]) -> list[View]:

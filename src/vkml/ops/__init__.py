@@ -1,109 +1,41 @@
-"""The operators, one module a family; importing this package fills the registry.
+"""The operators, one module a family, imported when the registry is asked for one of its operators.
 
 For programs `vkml.ops` is functions of NumPy arrays, ``vkml.ops.add(a, b, out=c)``: `vkml.array_functions`.
 """
 
-import importlib
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
-FAMILIES = (
-    "elementwise",
-    "unary",
-    "comparison",
-    "bitwise",
-    "activation",
-    "experts",
-    "expression",
-    "cast",
-    "quantization",
-    "reduce",
-    "moments",
-    "arg_reduce",
-    "cumulative",
-    "softmax",
-    "cross_entropy",
-    "dropout",
-    "philox",
-    "random_state",
-    "random",
-    "places",
-    "linear_algebra",
-    "matrix_exponential",
-    "attention",
-    "attention_gradient",
-    "onnx_attention",
-    "rotary",
-    "causal_conv",
-    "matmul",
-    "einsum",
-    "conv_gradients",
-    "conv",
-    "quantized_products",
-    "quantized_extensions",
-    "activation_extensions",
-    "product_extensions",
-    "norm_extensions",
-    "attention_extensions",
-    "grouped_attention",
-    "rotary_extension",
-    "linear_attention",
-    "flex_attention",
-    "quantized_attention",
-    "renamed_extensions",
-    "block_quantization",
-    "conv_transpose",
-    "pool_gradients",
-    "pool",
-    "complex",
-    "fourier",
-    "signal",
-    "transforms",
-    "shape",
-    "slicing",
-    "resample",
-    "padding",
-    "rearrange",
-    "creation",
-    "index",
-    "selection",
-    "detection",
-    "recurrent",
-    "norm",
-    "unscaled_norm",
-    "image",
-    "sampling",
-    "deform_conv",
-    "roi_pool",
-    "roi_gradient",
-    "unpool",
-    "sequence",
-    "optional",
-    "control",
-    "training",
-    "tree_ensembles",
-    "features",
-    "labels",
-    "string_extensions",
-    "strings",
-    "ngrams",
-    "linear_models",
-    "maps",
-    "optimizers",
-    "image_files",
-    "fused",
-)
+from vkml.ir.operator import REGISTRY
+from vkml.ops.families import OPERATORS
 
-for _family in FAMILIES:
-    importlib.import_module(f"vkml.ops.{_family}")
+for _family, _names in OPERATORS.items():
+    _keys = [(_name.rpartition(".")[0], _name.rpartition(".")[2]) for _name in _names]
+    REGISTRY.announce(f"{__name__}.{_family}", _keys)
 
-# Modules are imported by their whole names; as attributes, functions have theirs: `vkml.ops.matmul(a, b)`.
-for _name in ("cross_entropy", "matmul", "softmax"):
-    globals().pop(_name, None)
+
+_FUNCTIONS_FIRST = ("cross_entropy", "matmul", "softmax")
+
+
+class _Package(ModuleType):
+    """Where a module and a function have one name, the attribute is the function: `vkml.ops.matmul(a, b)`."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in _FUNCTIONS_FIRST or not isinstance(value, ModuleType):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(f"module 'vkml.ops' has no attribute {name!r}")
+    if name not in _FUNCTIONS_FIRST and find_spec(f"{__name__}.{name}") is not None:
+        return import_module(f"{__name__}.{name}")
     from vkml.array_functions import FUNCTIONS
 
     found = FUNCTIONS.get(name)

@@ -199,6 +199,7 @@ class Conv(Operator):
         "strides": None,
     }
     is_anchor = True
+    is_linked = True
     is_spatial = True
     attribute_types = WINDOW_ATTRIBUTES
 

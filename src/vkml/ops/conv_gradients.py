@@ -10,7 +10,18 @@ import numpy as np
 
 from vkml.errors import ShapeError
 from vkml.ir.dtypes import FLOATS
-from vkml.ir.gradients import Emitter, T, padded, reshaped, reversed_along, sliced, summed, transposed, zeros
+from vkml.ir.gradients import (
+    Emitter,
+    T,
+    expanded,
+    padded,
+    reshaped,
+    reversed_along,
+    sliced,
+    summed,
+    transposed,
+    zeros,
+)
 from vkml.ir.graph import Node
 from vkml.ir.lowering import Lowering, V, given
 from vkml.ir.operator import INTS, REQUIRED, Array, Operator, operator
@@ -19,13 +30,22 @@ from vkml.ir.windows import Windows
 from vkml.ops.checks import present, require_dtype, require_rank, require_same_dtype, required
 from vkml.ops.limits import check_size
 from vkml.ops.pointwise import widened
+from vkml.ops.stepwise import AT_ONCE
 from vkml.ops.windows import check_window_padding, pad_for_windows, spatial_attribute, tap_views, window_view
 
 COLUMN_ELEMENTS = 2**23
 """Elements of unrolled windows that one product of `ConvWeightGradient.evaluate` reads."""
 
 
-def image_gradient(build: Emitter[T], cotangent: T, weight: T, windows: Windows, group: int) -> T:
+def is_dense(windows: Windows) -> bool:
+    """Whether what `image_gradient` makes is dense convolutions, not a transposed one."""
+    pairs = zip(windows.strides, windows.dilations, windows.kernel, strict=True)
+    return 0 not in windows.output and not any(s > 1 and d > 1 and k > 1 for s, d, k in pairs)
+
+
+def image_gradient(
+    build: Emitter[T], cotangent: T, weight: T, windows: Windows, group: int, bias: T | None = None
+) -> T:
     """The cotangent of a convolution's image.
 
     A convolution once more where that is possible, for its kernels are the faster ones. With stride s, places
@@ -38,16 +58,23 @@ def image_gradient(build: Emitter[T], cotangent: T, weight: T, windows: Windows,
         weight: [M, C / group, *kernel].
         windows: over the image.
         group: number of groups.
+        bias: [C] that is added, where windows are dense.
     """
-    pairs = zip(windows.strides, windows.dilations, windows.kernel, strict=True)
-    if 0 in windows.output or any(s > 1 and d > 1 and k > 1 for s, d, k in pairs):
+    if not is_dense(windows):
         return _transpose_convolved(build, cotangent, weight, windows, group)
     rank, strides = len(windows.kernel), windows.strides
     rests = [min(s, k) for s, k in zip(strides, windows.kernel, strict=True)]
     taps = [-(-k // s) for s, k in zip(strides, windows.kernel, strict=True)]
     batch = build.type_of(cotangent).dims[0]
     channels = build.type_of(weight).dims[1] * group
-    by_rest = _weights_by_rest(build, weight, strides, rests, taps, group)
+    elements = build.elements_of(weight)
+    by_rest = (
+        _weights_by_rest(build, weight, strides, rests, taps, group)
+        if elements is None
+        else build.constant(
+            _weights_by_rest(AT_ONCE, elements, strides, rests, taps, group), build.type_of(weight).dtype
+        )
+    )
     first = [begin // s for begin, s in zip(windows.pads_begin, strides, strict=True)]
     counts = [
         (begin + size - 1) // s - at + 1
@@ -55,6 +82,13 @@ def image_gradient(build: Emitter[T], cotangent: T, weight: T, windows: Windows,
     ]
     begins = [(q - 1) * d - at for q, d, at in zip(taps, windows.dilations, first, strict=True)]
     ends = [at + n - size for at, n, size in zip(first, counts, windows.output, strict=True)]
+    before = [begin - at * s for begin, at, s in zip(windows.pads_begin, first, strides, strict=True)]
+    behind = [
+        n * s - skipped - size
+        for n, s, skipped, size in zip(counts, strides, before, windows.spatial, strict=True)
+    ]
+    # Places that no tap reaches are filled in with zeros, to which the bias would be to be added, too.
+    is_filled = rests != list(strides) or any(not b >= 0 for b in (*before, *behind))
     cropped = padded(
         build, cotangent, [0, 0, *(min(b, 0) for b in begins)], [0, 0, *(min(e, 0) for e in ends)]
     )
@@ -62,6 +96,7 @@ def image_gradient(build: Emitter[T], cotangent: T, weight: T, windows: Windows,
         "Conv",
         cropped,
         by_rest,
+        None if bias is None or is_filled else _by_channel_and_rest(build, bias, math.prod(rests)),
         group=group,
         dilations=windows.dilations,
         pads=(*(max(b, 0) for b in begins), *(max(e, 0) for e in ends)),
@@ -72,12 +107,20 @@ def image_gradient(build: Emitter[T], cotangent: T, weight: T, windows: Windows,
     missing = [entry for s, r in zip(strides, rests, strict=True) for entry in (0, s - r)]
     apart = padded(build, apart, [0] * (2 + 2 * rank), [0, 0, *missing])
     whole = reshaped(build, apart, [batch, channels, *(n * s for n, s in zip(counts, strides, strict=True))])
-    before = [begin - at * s for begin, at, s in zip(windows.pads_begin, first, strides, strict=True)]
-    behind = [
-        n * s - skipped - size
-        for n, s, skipped, size in zip(counts, strides, before, windows.spatial, strict=True)
-    ]
-    return padded(build, whole, [0, 0, *(-b for b in before)], [0, 0, *(-b for b in behind)])
+    whole = padded(build, whole, [0, 0, *(-b for b in before)], [0, 0, *(-b for b in behind)])
+    if bias is None or not is_filled:
+        return whole
+    return build.apply("Add", whole, reshaped(build, bias, (channels, *(1 for _ in range(rank)))))
+
+
+def _by_channel_and_rest(build: Emitter[T], bias: T, rests: int) -> T:
+    """[C] as [C · rests], each number as often as there are rests, one after the other."""
+    [channels] = build.type_of(bias).dims
+    elements = build.elements_of(bias)
+    if elements is not None:
+        return build.constant(np.repeat(elements, rests), build.type_of(bias).dtype)
+    repeated = expanded(build, reshaped(build, bias, (channels, 1)), (channels, rests))
+    return reshaped(build, repeated, (channels * rests,))
 
 
 def _weights_by_rest(

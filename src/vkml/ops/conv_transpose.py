@@ -13,16 +13,19 @@ from vkml.errors import ShapeError
 from vkml.ir.dtypes import FLOATS
 from vkml.ir.gradients import Emitter, T
 from vkml.ir.graph import Node
-from vkml.ir.lowering import Lowering, V, given
+from vkml.ir.lowering import CannotLower, Lowering, V, given
 from vkml.ir.operator import INTS, Array, Operator, operator
 from vkml.ir.types import Known, TensorType
 from vkml.ir.windows import Windows
 from vkml.ops.checks import optional, present, require_dtype, require_rank, require_same_dtype, required
 from vkml.ops.conv import Conv, check_bias, check_kernel_shape, check_ranks, with_bias
-from vkml.ops.conv_gradients import bias_gradient, convolved, weight_gradient
+from vkml.ops.conv_gradients import bias_gradient, convolved, image_gradient, is_dense, weight_gradient
 from vkml.ops.limits import check_size
 from vkml.ops.pointwise import widened
 from vkml.ops.windows import WINDOW_ATTRIBUTES, auto_pad_mode, explicit_pads, spatial_attribute
+
+LEAST_DENSE_SUM = 32
+"""Products of an output, from which on a transposed convolution is made of dense ones; an estimate."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,29 @@ class ConvTransposeGeometry:
     @property
     def output_shape(self) -> tuple[int, ...]:
         return (self.batch, self.filters, *self.output)
+
+    @property
+    def windows(self) -> Windows:
+        """Of the convolution that this one transposes, which slides over the output."""
+        return Windows(
+            self.output,
+            self.kernel,
+            self.strides,
+            self.dilations,
+            self.pads_begin,
+            self.pads_end,
+            self.spatial,
+        )
+
+    @property
+    def is_worth_steps(self) -> bool:
+        """Whether dense convolutions, one for each place between the strides, are worth their interleaving.
+
+        An output sums up a stride's share of the taps for each channel: where these are few, one thread
+        does so sooner than a second pass moves what the first one made.
+        """
+        taps = math.prod(-(-k // stride) for k, stride in zip(self.kernel, self.strides, strict=True))
+        return is_dense(self.windows) and taps * (self.channels // self.group) >= LEAST_DENSE_SUM
 
 
 def conv_transpose_geometry(
@@ -119,6 +145,7 @@ class ConvTranspose(Operator):
     """Transposed convolution (the gradient of Conv with respect to its input)."""
 
     inputs = (2, 3)
+    is_stepwise = True
     always_saved = (0, 1), ()
     attributes = {**Conv.attributes, "output_padding": None, "output_shape": None}
     attribute_types = {**WINDOW_ATTRIBUTES, "output_padding": INTS, "output_shape": INTS}
@@ -152,6 +179,8 @@ class ConvTranspose(Operator):
         missing = 3 - len(geometry.kernel)
         if missing < 0:
             return None
+        if geometry.is_worth_steps:
+            raise CannotLower("dense convolutions are faster")
         ones = (1,) * missing
         return build.conv_transpose(
             build.reshape(x, (*x.shape[:2], *ones, *x.shape[2:])),
@@ -162,6 +191,13 @@ class ConvTranspose(Operator):
             dilations=(*ones, *geometry.dilations),
             group=geometry.group,
         )
+
+    def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T | None] | None:
+        x, weight, bias = present(inputs, 0), present(inputs, 1), optional(inputs, 2)
+        geometry = conv_transpose_geometry(node, build.type_of(x).dims, build.type_of(weight).dims)
+        if not is_dense(geometry.windows):
+            return None
+        return [image_gradient(build, x, weight, geometry.windows, geometry.group, bias)]
 
     def vjp(
         self,
@@ -175,16 +211,7 @@ class ConvTranspose(Operator):
         x, weight, cotangent = present(inputs, 0), present(inputs, 1), present(cotangents, 0)
         geometry = conv_transpose_geometry(node, build.type_of(x).dims, build.type_of(weight).dims)
         by_bias = len(inputs) > 2 and needed[2]
-        # The convolution that this one transposes slides over the output.
-        windows = Windows(
-            geometry.output,
-            geometry.kernel,
-            geometry.strides,
-            geometry.dilations,
-            geometry.pads_begin,
-            geometry.pads_end,
-            geometry.spatial,
-        )
+        windows = geometry.windows
         return [
             convolved(build, cotangent, weight, windows, geometry.group) if needed[0] else None,
             weight_gradient(build, cotangent, x, windows, geometry.group) if needed[1] else None,

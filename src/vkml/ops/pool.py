@@ -135,6 +135,7 @@ class MaxPool(_Pool):
         "strides": None,
     }
     is_anchor = True
+    is_linked = True
     is_spatial = True
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
@@ -237,6 +238,7 @@ class AveragePool(_Pool):
         "strides": None,
     }
     is_anchor = True
+    is_linked = True
     is_spatial = True
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
@@ -366,6 +368,7 @@ class GlobalAveragePool(_GlobalPool):
     """Mean over all spatial axes."""
 
     is_anchor = True
+    is_linked = True
 
     def reduce(self, node: Node, x: Array, axes: tuple[int, ...]) -> Array:
         count = math.prod(x.shape[axis] for axis in axes)

@@ -18,7 +18,7 @@ from vkml.ops.upgrading import NEWEST
 
 def evaluate_steps(node: Node, inputs: Sequence[Array | None]) -> list[Array]:
     """The outputs of a node, by NumPy; something empty for one that nobody wants and the steps leave out."""
-    made = find(node).steps(_EMITTER, node, inputs)
+    made = find(node).steps(AT_ONCE, node, inputs)
     assert made is not None, "there are steps for known sizes"
     found = []
     for name, value in zip(node.outputs, made, strict=False):
@@ -108,4 +108,5 @@ class _Inferring(_Applying[Known]):
         return value.value
 
 
-_EMITTER = _Evaluating()
+AT_ONCE: Emitter[Array] = _Evaluating()
+"""Applies operators to arrays, by NumPy."""

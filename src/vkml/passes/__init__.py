@@ -3,6 +3,7 @@
 from vkml.passes.attention import fuse_attention
 from vkml.passes.dead import remove_dead
 from vkml.passes.fuse import fuse
+from vkml.passes.fuse_links import fuse_links
 from vkml.passes.fuse_parts import fuse_parts
 from vkml.passes.fuse_prologues import fuse_prologues
 from vkml.passes.fuse_reductions import fuse_reductions
@@ -16,6 +17,7 @@ __all__ = [
     "expand_steps",
     "fuse",
     "fuse_attention",
+    "fuse_links",
     "fuse_parts",
     "fuse_prologues",
     "fuse_reductions",

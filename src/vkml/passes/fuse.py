@@ -267,6 +267,14 @@ def prepended(first: Sequence[Node], reader: Node, graph: Graph) -> Node:
     return Node("Fused", names, outputs, {"body": whole}, name=reader.name or reader.key, domain="vkml")
 
 
+def joined(nodes: Sequence[Node], graph: Graph) -> Node:
+    """Nodes, which may be groups, as one group with the results of the last: all of whose results it has."""
+    parts = [part for node in nodes for part in members(node)]
+    made = {name for part in parts for name in part.outputs if name}
+    read = [name for name in dict.fromkeys(name for part in parts for name in part.reads) if name not in made]
+    return _fused(parts, graph, read, tuple(filter(None, nodes[-1].outputs)))
+
+
 def _fused(members: Sequence[Node], graph: Graph, read: Sequence[str], outputs: Sequence[str]) -> Node:
     """Nodes as one group that reads these values and makes those."""
     types = graph.types

@@ -424,7 +424,7 @@ def _setting(device: Device | None) -> Setting:
                 return device
 
             weights = WeightStore(opened, None, options.memory_limit)
-            sites = (Site(device.info.name, opened, target, weights),)
+            sites = (Site(device.info.name, opened, target, weights, opened=opened),)
         placement = Placement(sites, precision=precision.current)
         setting = Setting(_LABEL, placement, options, (), _announce, lambda: None)
         found = _settings[key] = (device, setting)

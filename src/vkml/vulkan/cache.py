@@ -24,7 +24,6 @@ import os
 import re
 import stat
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -151,6 +150,8 @@ def write(name: str, payload: bytes) -> bool:
             if not _is_private_folder(level):
                 return False
         path = own.joinpath(*parts)
+        import tempfile  # with six modules of its own, which who only reads does not want
+
         handle, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=path.parent)
         try:
             with os.fdopen(handle, "wb") as stream:

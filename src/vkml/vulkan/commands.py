@@ -27,19 +27,36 @@ _ALL_COMMANDS = constants.VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT
 
 
 class CommandBuffer:
-    """Recorded commands, ready to be submitted any number of times, one at a time."""
+    """Recorded commands, ready to be submitted any number of times, one at a time.
 
-    def __init__(self, context: Context, handle: Any, pool: int, key: Key, queue: Queue, label: str) -> None:
+    Attributes:
+        event: that its last command sets, for the host; None where there is none.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        handle: Any,
+        pool: int,
+        key: Key,
+        queue: Queue,
+        label: str,
+        event: tuple[int, Key] | None = None,
+    ) -> None:
         self._context = context
         self._key = key
+        self._event = event
         self.pool = pool
         self.handle = handle
         self.queue = queue
         self.label = label
+        self.event = None if event is None else event[0]
 
     def free(self) -> None:
         """Destroys it; idempotent. It must not be running."""
         self._context.release(self._key)
+        if self._event is not None:
+            self._context.release(self._event[1])
 
 
 class DispatchTable:
@@ -131,6 +148,7 @@ class CommandRecorder:
         label: str = "",
         queue: Queue | None = None,
         again: CommandBuffer | None = None,
+        has_event: bool = False,
     ) -> None:
         context.require_open()
         functions = context.functions
@@ -141,13 +159,16 @@ class CommandRecorder:
         if again is None:
             self._buffer = self._allocate()
             context.name("COMMAND_BUFFER", self._buffer, label)
+            self._event = self._make_event() if has_event else None
         else:
             if again.queue is not self._queue:
                 raise InvalidArgument(f"command buffer {again.label!r} was recorded for another queue")
             self._pool, self._key, self._buffer = again.pool, again._key, again.handle
+            self._event = again._event
+            context.settle()
             functions.call("vkResetCommandPool", context.handle, self._pool, 0)
         buffer = self._buffer
-        functions.call("vkBeginCommandBuffer", buffer, _begin_info())
+        functions.call("vkBeginCommandBuffer", buffer, _begin_info(self._event is not None))
         self._bound: Pipeline | None = None
         self._bind = functions.vkCmdBindPipeline
         self._push = functions.vkCmdPushConstants
@@ -173,6 +194,13 @@ class CommandRecorder:
         )
         context.functions.call("vkAllocateCommandBuffers", context.handle, info, out)
         return out[0]
+
+    def _make_event(self) -> tuple[int, Key] | None:
+        context = self._context
+        # Where only a subset of Vulkan is there, events may not be in it.
+        if context.native is None or context.info.capabilities.portability_subset:
+            return None
+        return context.create("Event", "vkCreateEvent", structure("VkEventCreateInfo"))
 
     def dispatch(self, pipeline: Pipeline, push: bytes | Any, x: int, y: int = 1, z: int = 1) -> None:
         """Runs a kernel over x × y × z workgroups.
@@ -340,10 +368,15 @@ class CommandRecorder:
         Returns:
             What was recorded: `again`, where that was given.
         """
-        self._context.functions.call("vkEndCommandBuffer", self._buffer)
+        functions = self._context.functions
+        if self._event is not None:
+            functions.vkCmdSetEvent(
+                self._buffer, self._event[0], constants.VK_PIPELINE_STAGE_ALL_COMMANDS_BIT
+            )
+        functions.call("vkEndCommandBuffer", self._buffer)
         buffer, self._buffer = self._buffer, NULL
         return self._again or CommandBuffer(
-            self._context, buffer, self._pool, self._key, self._queue, self._label
+            self._context, buffer, self._pool, self._key, self._queue, self._label, self._event
         )
 
 
@@ -363,8 +396,10 @@ class _Barriers(NamedTuple):
 
 
 @functools.cache
-def _begin_info() -> Any:
-    return structure("VkCommandBufferBeginInfo")
+def _begin_info(has_event: bool) -> Any:
+    """Who sees an event knows what the commands did, but not that the driver has done with them."""
+    flags = constants.VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT if has_event else 0
+    return structure("VkCommandBufferBeginInfo", flags=flags)
 
 
 @functools.cache

@@ -22,7 +22,7 @@ from vkml.vulkan.loader import Functions, process_lock
 from vkml.vulkan.queues import NativeCalls, Queue, choose_families
 from vkml.vulkan.structures import NULL, chain, ffi, handle_number, structure, text
 
-MOST_QUEUES = 4
+MOST_QUEUES = 2
 """Queues that compute, which take turns: barriers in one do not hold up what another runs."""
 _SECONDS_AT_EXIT = 20.0
 """How long the end of the process waits for a device that was given up."""
@@ -119,6 +119,12 @@ class Context:
         self.is_closed = False
         self._why_given_up = ""
         self.native = native
+        self.unsettled: dict[int, Callable[[], object]] = {}
+        """By submission: waits for a semaphore behind runs whose ends only events have told."""
+        self.ends_by_event: bool | None = None
+        """Whether an event tells the host sooner of a run's end than a semaphore; None: not known yet."""
+        self.settling = threading.RLock()
+        """Held by who does so; what is collected meanwhile may settle others."""
         self._process = os.getpid()
         renew_in_child(self._leave_to_parent)
 
@@ -188,9 +194,20 @@ class Context:
         destroy = self._owned.get(key.number)
         if destroy is None or self._is_inherited or self._why_given_up:
             return
+        self.settle()
         destroy()
         self._owned.pop(key.number, None)
         key.context = None
+
+    def settle(self) -> None:
+        """Has the driver end all runs that only an event has told the end of.
+
+        Their commands have run, but what they use may only be destroyed, or recorded anew, once a semaphore
+        or the device's being idle says so.
+        """
+        while self.unsettled:
+            with contextlib.suppress(KeyError, DeviceError):
+                self.unsettled.popitem()[1]()
 
     def create(self, kind: str, function: str, info: Any) -> tuple[int, Key]:
         """Makes an object by `vkCreate…(device, info, NULL, &handle)`, named `kind` without "Vk".

@@ -5,9 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Hashable, Sequence
 from types import TracebackType
-from typing import Any
-
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any
 
 from vkml.vulkan.commands import CommandBuffer, CommandRecorder, DispatchTable
 from vkml.vulkan.context import Context
@@ -18,6 +16,9 @@ from vkml.vulkan.profiling import TimestampPool
 from vkml.vulkan.queues import NativeCalls, Queue
 from vkml.vulkan.submission import Submission, Timeline
 from vkml.vulkan.transfer import Transfers
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 
 class Device:
@@ -187,6 +188,7 @@ class Device:
         transfer: bool = False,
         again: CommandBuffer | None = None,
         queue: Queue | None = None,
+        has_event: bool = False,
     ) -> CommandRecorder:
         """Starts recording a command buffer.
 
@@ -196,10 +198,12 @@ class Device:
             queue: one of `Context.compute_queues`; None: the first.
             again: a command buffer of the same queue to record anew, which submissions of it then submit;
                 it must not be running.
+            has_event: whether the last command is to set an event, where the device has such: what submits
+                these commands alone then runs them again and again without a semaphore.
         """
         if transfer:
             queue = self.context.transfer_queue
-        return CommandRecorder(self.context, label, queue, again)
+        return CommandRecorder(self.context, label, queue, again, has_event)
 
     def dispatch_table(self, levels: Sequence[Sequence[tuple[Pipeline, int, int]]]) -> DispatchTable:
         """Prepares dispatches for `CommandRecorder.dispatch_table`.

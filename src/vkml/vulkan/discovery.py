@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import os
 import threading
 from dataclasses import replace
@@ -12,6 +11,7 @@ from dataclasses import replace
 from vkml.dataclasses import dataclass
 from vkml.errors import DeviceError, NoDevice
 from vkml.forks import renew_in_child
+from vkml.logs import logger
 from vkml.vulkan import fork_safety
 from vkml.vulkan.info import DeviceInfo, DeviceType, RejectedDevice
 from vkml.vulkan.instance import get_instance
@@ -20,7 +20,7 @@ from vkml.vulkan.query import describe
 from vkml.vulkan.quirks import apply_quirks
 from vkml.vulkan.structures import constants
 
-_log = logging.getLogger("vkml.vulkan")
+_log = logger("vkml.vulkan")
 
 _LAYERED_DRIVERS = frozenset({constants.VK_DRIVER_ID_MESA_DOZEN, constants.VK_DRIVER_ID_MESA_VENUS})
 _VENDOR_DRIVERS = frozenset(

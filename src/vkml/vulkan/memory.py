@@ -5,15 +5,19 @@ from __future__ import annotations
 import functools
 import threading
 from enum import Enum
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from vkml.errors import DeviceError, InvalidArgument, OutOfMemory
 from vkml.vulkan.context import Context, Key
 from vkml.vulkan.structures import NULL, chain, constants, ffi, structure
 
-Bytes = npt.NDArray[np.uint8]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Bytes: TypeAlias = "NDArray[np.uint8]"
+
 
 _LOCAL = constants.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT
 _VISIBLE = constants.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT

@@ -33,6 +33,8 @@ class NativeCalls(NamedTuple):
     run: Callable[[int], None]
     call_all: Callable[[int], None]
     call_locked: Callable[[int], None]
+    run_by_event: Callable[[int], None]
+    ask_event: Callable[[int], None]
 
 
 @dataclass(frozen=True)

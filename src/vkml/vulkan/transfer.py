@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Generator, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from vkml.cpu.copying import copy as copy_bytes
 from vkml.errors import DeviceError, InvalidArgument
@@ -18,6 +17,9 @@ from vkml.vulkan.context import Context
 from vkml.vulkan.memory import Allocator, Bytes, Memory, MemoryKind
 from vkml.vulkan.queues import Queue
 from vkml.vulkan.submission import Submission
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 CHUNK_BYTES = 32 << 20
 """Staged copies go in chunks of this size: large enough to reach the bus's speed."""

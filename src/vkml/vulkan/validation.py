@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from typing import Any
 
 from vkml.forks import renew_in_child
+from vkml.logs import logger
 from vkml.vulkan.fork_safety import has_left_devices
 from vkml.vulkan.loader import Functions
 from vkml.vulkan.structures import NULL, constants, ffi, structure, text
@@ -15,7 +15,7 @@ from vkml.vulkan.structures import NULL, constants, ffi, structure, text
 LAYER = "VK_LAYER_KHRONOS_validation"
 _SETTINGS = ("validate_sync", "syncval_shader_accesses_heuristic")
 
-_log = logging.getLogger("vkml.vulkan")
+_log = logger("vkml.vulkan")
 _lock = threading.Lock()
 _messages: list[str] = []
 
@@ -138,7 +138,7 @@ def _receive(severity: int, kind: int, data: Any, user: Any) -> int:
     with _lock:
         _messages.append(message)
     is_error = severity >= constants.VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT
-    _log.log(logging.ERROR if is_error else logging.WARNING, "%s", message)
+    (_log.error if is_error else _log.warning)("%s", message)
     return 0
 
 

@@ -12,7 +12,8 @@ from tests.patience import patience
 from vkml.cpu.functions import ffi
 from vkml.cpu.native.calls import BLOCK_WORDS, ROW_WORDS, Calls, calls
 
-SUBMIT, ASK, RUN, CALL_ALL, CALL_LOCKED = range(5)
+SUBMIT, ASK, RUN, CALL_ALL, CALL_LOCKED, RUN_BY_EVENT, ASK_EVENT = range(7)
+WAITING, SET = 4, 3
 
 
 @pytest.fixture
@@ -58,6 +59,67 @@ class Driver:
     @property
     def address(self) -> int:
         return address(self.block)
+
+
+class EventDriver:
+    """Functions of a driver that knows events: it answers one status after the other, the last for ever."""
+
+    def __init__(self, statuses: list[int], times: int, submitted: int = 0) -> None:
+        self.events: list[str] = []
+        self.lock = ffi.new("uint64_t *")
+
+        @ffi.callback("int(uintptr_t, uintptr_t)")  # type: ignore[untyped-decorator]
+        def reset(device: int, event: int) -> int:
+            assert (device, event) == (11, 22)
+            self.events.append("reset")
+            return 0
+
+        @ffi.callback("int(uintptr_t, uintptr_t)")  # type: ignore[untyped-decorator]
+        def status(device: int, event: int) -> int:
+            assert (device, event) == (11, 22)
+            self.events.append("ask")
+            return statuses[min(self.events.count("ask"), len(statuses)) - 1]
+
+        @ffi.callback("int(uintptr_t, uint32_t, uintptr_t, uintptr_t)")  # type: ignore[untyped-decorator]
+        def submit(queue: int, count: int, info: int, fence: int) -> int:
+            assert (queue, count, info, fence) == (33, 1, 44, 0)
+            self.events.append(f"submit, locked {self.lock[0]}")
+            return submitted
+
+        self.kept = reset, status, submit
+        self.block = ffi.new("uint64_t[]", BLOCK_WORDS)
+        self.block[0:6] = [address(reset), 11, 22, address(status), WAITING, times]
+        self.block[7:11] = [address(submit), 33, 44, address(self.lock)]
+
+    @property
+    def address(self) -> int:
+        return address(self.block)
+
+
+def test_an_event_is_reset_before_what_sets_it_is_submitted(made: Calls) -> None:
+    driver = EventDriver([WAITING, WAITING, SET], times=100)
+    made[RUN_BY_EVENT](driver.address)
+    assert driver.events == ["reset", "submit, locked 1", "ask", "ask", "ask"]
+    assert (driver.block[6], driver.block[11], driver.lock[0]) == (SET, 0, 0)
+
+
+def test_it_asks_for_an_event_no_more_often_than_it_may(made: Calls) -> None:
+    driver = EventDriver([WAITING], times=4)
+    made[ASK_EVENT](driver.address)
+    assert (driver.block[6], driver.events) == (WAITING, ["ask"] * 4)
+
+
+def test_a_lost_device_ends_asking_for_an_event(made: Calls) -> None:
+    driver = EventDriver([WAITING, -4], times=100)
+    made[ASK_EVENT](driver.address)
+    assert (driver.block[6], driver.events) == (2**32 - 4, ["ask"] * 2)
+
+
+def test_no_event_is_asked_for_that_nothing_sets(made: Calls) -> None:
+    driver = EventDriver([WAITING], times=100, submitted=-4)
+    made[RUN_BY_EVENT](driver.address)
+    assert driver.events == ["reset", "submit, locked 1"]
+    assert (driver.block[11], driver.lock[0]) == (2**32 - 4, 0)
 
 
 def test_it_asks_until_the_value_is_reached(made: Calls) -> None:

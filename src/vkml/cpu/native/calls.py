@@ -18,6 +18,7 @@ from vkml.cpu.native.assembler import (
     RDX,
     RSI,
     Assembler,
+    Label,
     Mem,
 )
 from vkml.cpu.native.executable import Executable, instruction_set
@@ -38,6 +39,10 @@ from vkml.cpu.native.executable import Executable, instruction_set
 ) = (8 * place for place in range(12))
 """Offsets in the block of `submit`, `ask` and `run`."""
 BLOCK_WORDS = 12
+_RESET, _OF_DEVICE, _EVENT, _STATUS, _WHILE, _STATUS_TIMES, _STATUS_RESULT, _EVENT_SUBMIT = (
+    8 * place for place in range(8)
+)
+"""Offsets in the block of `run_by_event` and `ask_event`, which is as long."""
 ROW_WORDS = 8
 """Words of a row of `call_all`: a function's address and its six arguments."""
 _SPINS = 200
@@ -58,19 +63,24 @@ def calls() -> Calls | None:
     lock, which is a word, and what it returned. `run` submits and, where that returned 0, asks.
     `call_all` takes the address of rows and their number; a row is a function and six arguments.
     `call_locked` takes a function, its argument, what it returned, the number of locks and their addresses.
+    `run_by_event` and `ask_event` take twelve words: the address of a function that resets (as
+    `vkResetEvent`), its two arguments, which are those of the next one (as `vkGetEventStatus`), too, the
+    answer for which that is asked again, how often to ask, at least once, what the last call of it returned;
+    five words as the last five of `run`. `run_by_event` resets, submits and, where that returned 0, asks.
 
     Returns:
-        these five, in the order named; None where no machine code runs.
+        these seven, in the order named; None where no machine code runs.
     """
     if instruction_set() is None:
         return None
     parts = [_submit_or_ask(True, False), _submit_or_ask(False, True), _submit_or_ask(True, True)]
     try:
-        code = Executable([*parts, _call_all(), _call_locked()])
+        more = [_call_all(), _call_locked(), _ask_event(True), _ask_event(False)]
+        code = Executable([*parts, *more])
     except OSError:
         return None
     _kept.append(code)
-    return tuple(code.function(part, "void(*)(uintptr_t)") for part in range(5))
+    return tuple(code.function(part, "void(*)(uintptr_t)") for part in range(7))
 
 
 _kept: list[Executable] = []
@@ -120,22 +130,28 @@ def _acquire(code: Assembler, word: Mem) -> None:
     code.place(done)
 
 
+def _submit(code: Assembler, first: int, failed: Label) -> None:
+    """Submits under the queue's lock; the five words begin at an offset in the block."""
+    submit, queue, info, lock, result = (first + 8 * place for place in range(5))
+    code.mov(R12, Mem(RBX, lock))
+    _acquire(code, Mem(R12))
+    code.mov(RDI, Mem(RBX, queue))
+    code.move_immediate(RSI, 1)
+    code.mov(RDX, Mem(RBX, info))
+    code.move_immediate(RCX, 0)
+    code.call(Mem(RBX, submit))
+    code.atomic_add_immediate(Mem(R12), -1)
+    code.mov32(Mem(RBX, result), RAX)
+    code.mov(RAX, Mem(RBX, result))
+    code.test(RAX, RAX)
+    code.jump_if("nz", failed)
+
+
 def _submit_or_ask(submits: bool, asks: bool) -> bytes:
     code = _enter()
     done = code.label()
     if submits:
-        code.mov(R12, Mem(RBX, _LOCK))
-        _acquire(code, Mem(R12))
-        code.mov(RDI, Mem(RBX, _QUEUE))
-        code.move_immediate(RSI, 1)
-        code.mov(RDX, Mem(RBX, _INFO))
-        code.move_immediate(RCX, 0)
-        code.call(Mem(RBX, _SUBMIT))
-        code.atomic_add_immediate(Mem(R12), -1)
-        code.mov32(Mem(RBX, _SUBMIT_RESULT), RAX)
-        code.mov(RAX, Mem(RBX, _SUBMIT_RESULT))
-        code.test(RAX, RAX)
-        code.jump_if("nz", done)
+        _submit(code, _SUBMIT, done)
     if asks:
         code.mov(RBP, Mem(RBX, _TIMES))
         again = code.here()
@@ -154,6 +170,30 @@ def _submit_or_ask(submits: bool, asks: bool) -> bytes:
         code.pause()
         code.decrement(RBP)
         code.jump_if("nz", again)
+    code.place(done)
+    return _leave(code)
+
+
+def _ask_event(submits: bool) -> bytes:
+    code = _enter()
+    done = code.label()
+    if submits:
+        code.mov(RDI, Mem(RBX, _OF_DEVICE))
+        code.mov(RSI, Mem(RBX, _EVENT))
+        code.call(Mem(RBX, _RESET))
+        _submit(code, _EVENT_SUBMIT, done)
+    code.mov(RBP, Mem(RBX, _STATUS_TIMES))
+    again = code.here()
+    code.mov(RDI, Mem(RBX, _OF_DEVICE))
+    code.mov(RSI, Mem(RBX, _EVENT))
+    code.call(Mem(RBX, _STATUS))
+    code.mov32(Mem(RBX, _STATUS_RESULT), RAX)
+    code.mov(RAX, Mem(RBX, _STATUS_RESULT))
+    code.cmp(RAX, Mem(RBX, _WHILE))
+    code.jump_if("nz", done)
+    code.pause()
+    code.decrement(RBP)
+    code.jump_if("nz", again)
     code.place(done)
     return _leave(code)
 

@@ -34,7 +34,7 @@ class Value:
 class Place:
     """Somewhere in memory that a value can be read from and written to."""
 
-    __slots__ = ("alignment", "is_known", "path", "root", "storage", "type")
+    __slots__ = ("alignment", "is_coherent", "is_known", "path", "root", "storage", "type")
 
     def __init__(
         self,
@@ -44,6 +44,7 @@ class Place:
         path: tuple[int | Value, ...] = (),
         alignment: int = 0,
         is_known: bool = True,
+        is_coherent: bool = False,
     ) -> None:
         self.storage = storage
         self.root = root
@@ -54,6 +55,8 @@ class Place:
         self.is_known = is_known
         """Whether all of them are known."""
         self.alignment = alignment
+        self.is_coherent = is_coherent
+        """Whether it is accessed as all invocations of the device see it."""
 
 
 class Known:
@@ -273,12 +276,12 @@ class Body:
             whole = self.construct(place.type, parts)
             whole.parts = tuple(parts)
             return whole
-        pointer = self.pointer(place)
+        pointer, how = self.pointer(place), self._memory_operands(place, op.MAKE_VISIBLE)
         if place.alignment:
-            stored = self.emit(op.LOAD, place.type, pointer, *self._memory_operands(place))
+            stored = self.emit(op.LOAD, place.type, pointer, *how)
             stored.is_stored = True
             return stored
-        value = self.emit(op.LOAD, place.type, pointer, *self._memory_operands(place))
+        value = self.emit(op.LOAD, place.type, pointer, *how)
         if path is not None:
             self._known(place.root).add(path, value)
         return value
@@ -287,7 +290,7 @@ class Body:
         if isinstance(place.type, Record) and place.alignment:
             raise Unsupported("a struct stored in device memory")
         number = self.number(value)
-        store = op.STORE, self.pointer(place), number, *self._memory_operands(place)
+        store = op.STORE, self.pointer(place), number, *self._memory_operands(place, op.MAKE_AVAILABLE)
         if self._writes is not None and self.block and _is_seen(place):
             inside, merge = self.module.new(), self.module.new()
             self.select_branch(self.load(self._writes), inside, merge, merge)
@@ -305,10 +308,22 @@ class Body:
         else:
             self._known(place.root).replace(path, value)
 
-    def _memory_operands(self, place: Place) -> tuple[int, ...]:
-        """What an access says of itself, but for which variable it is of."""
-        is_seen = self.module.shares_memory and _is_seen(place)
+    def _memory_operands(self, place: Place, coherence: int) -> tuple[int, ...]:
+        """What an access says of itself, but for which variable it is of.
+
+        Args:
+            place: what is accessed.
+            coherence: what a coherent access of this kind does.
+        """
+        module = self.module
+        is_seen = place.is_coherent or (
+            module.shares_workgroup_memory
+            if place.storage == op.WORKGROUP
+            else module.shares_memory and _is_seen(place)
+        )
         flags = (op.ALIGNED if place.alignment else 0) | (op.NON_PRIVATE if is_seen else 0)
+        if place.is_coherent:
+            return flags | coherence, place.alignment, module.constant(types.UINT, op.SCOPE_DEVICE)
         return (flags, place.alignment) if place.alignment else (flags,) if flags else ()
 
     def _known(self, root: int) -> Known:

@@ -51,7 +51,11 @@ class Compilation:
         whole: Compilation | None = None,
     ) -> None:
         self.program = program
-        self.module: Module = Module(shares_memory=bool(phases)) if whole is None else whole.module
+        self.module: Module = (
+            Module(shares_memory=bool(phases), is_coherent=program.is_coherent)
+            if whole is None
+            else whole.module
+        )
         self._records: dict[str, Record] = {}
         self._named: dict[str, Operand] = {}
         self._instances: dict[tuple[object, ...], Instance] = {}
@@ -327,26 +331,36 @@ class Compilation:
         except Unsupported:
             return None
 
-    def is_light(self, expression: syntax.Expression) -> bool:
-        """Whether to compute an expression costs less than to branch round it, and harms nobody."""
+    def is_light(self, expression: syntax.Expression, emitter: Emitter | None = None) -> bool:
+        """Whether to compute an expression costs less than to branch round it, and harms nobody.
+
+        Args:
+            expression: that is in question.
+            emitter: knows what the expression's names stand for; None: that of a function's body, of which
+                there is no telling.
+        """
         if isinstance(expression, _LEAVES):
             return True
         if isinstance(expression, syntax.Member):
-            return self.is_light(expression.base)
+            return self.is_light(expression.base, emitter)
+        if isinstance(expression, syntax.Index):
+            return emitter is not None and emitter.is_register(expression)
         if isinstance(expression, syntax.Unary):
-            return self.is_light(expression.operand)
+            return self.is_light(expression.operand, emitter)
         if isinstance(expression, syntax.Binary):
             is_division = expression.operation in ("/", "%") and not isinstance(
                 expression.right, syntax.Number
             )
-            return not is_division and self.is_light(expression.left) and self.is_light(expression.right)
+            is_left_light = not is_division and self.is_light(expression.left, emitter)
+            return is_left_light and self.is_light(expression.right, emitter)
         if isinstance(expression, syntax.Conditional):
-            return all(map(self.is_light, (expression.condition, expression.yes, expression.no)))
+            parts = (expression.condition, expression.yes, expression.no)
+            return all(self.is_light(part, emitter) for part in parts)
         if isinstance(expression, syntax.Construct):
-            return all(map(self.is_light, expression.arguments))
+            return all(self.is_light(part, emitter) for part in expression.arguments)
         if isinstance(expression, syntax.Call):
             is_light = expression.base is None and self._is_light_function(expression.name)
-            return is_light and all(map(self.is_light, expression.arguments))
+            return is_light and all(self.is_light(part, emitter) for part in expression.arguments)
         return False
 
     def _is_light_function(self, name: str) -> bool:

@@ -274,12 +274,8 @@ class Emitter:
         return find(self, expression)
 
     def _name(self, expression: syntax.Name) -> Operand:
-        name = expression.name
-        for scope in reversed(self.scopes):
-            found = scope.get(name)
-            if found is not None:
-                return found
-        return self.compilation.named(name, self)
+        found = self._found(expression.name)
+        return self.compilation.named(expression.name, self) if found is None else found
 
     def _number(self, expression: syntax.Number) -> Value:
         found = self.compilation.numbers.get(expression)
@@ -327,7 +323,7 @@ class Emitter:
             if bool(left.constant) is is_and:
                 return convert(body, self.value(expression.right), BOOL)
             return left
-        if self.compilation.is_light(expression.right):
+        if self.compilation.is_light(expression.right, self):
             right = convert(body, self.value(expression.right), BOOL)
             return self._both(is_and, left, right)
         new = body.module.new
@@ -354,7 +350,7 @@ class Emitter:
         if condition.constant is not None:
             return self.value(expression.yes if condition.constant else expression.no)
         light = self.compilation.is_light
-        if light(expression.yes) and light(expression.no):
+        if light(expression.yes, self) and light(expression.no, self):
             return arithmetic.select(body, condition, self.value(expression.yes), self.value(expression.no))
         new = body.module.new
         first, second, conversion, merge = new(), new(), new(), new()
@@ -395,6 +391,45 @@ class Emitter:
             made = body.emit(op.VECTOR_EXTRACT_DYNAMIC, element, body.number(base), body.number(index))
             return derived(made, base)
         return body.at(body.copied(base), index, element)
+
+    def is_register(self, expression: syntax.Expression) -> bool:
+        """Whether an expression is a part, by known indices, of what this function has for itself: a driver
+        keeps that in registers, so that to read it costs nothing."""
+        return isinstance(self._register(expression), Scalar | Vector)
+
+    def _register(self, expression: syntax.Expression) -> Type | None:
+        """The type of such a part; None of others."""
+        if isinstance(expression, syntax.Name):
+            found = self._found(expression.name)
+            if isinstance(found, Place) and not (found.storage == op.FUNCTION_STORAGE and found.is_known):
+                return None
+            return None if found is None else found.type
+        if isinstance(expression, syntax.Index) and self._is_known(expression.index):
+            of = self._register(expression.base)
+            return of.element if isinstance(of, Array | Vector) else None
+        if isinstance(expression, syntax.Member):
+            of = self._register(expression.base)
+            if isinstance(of, Record):
+                return of.fields.get(expression.name)
+            return of.element if isinstance(of, Vector) and len(expression.name) == 1 else None
+        return None
+
+    def _is_known(self, expression: syntax.Expression) -> bool:
+        """Whether an expression is of numbers that are known now."""
+        if isinstance(expression, syntax.Binary):
+            return self._is_known(expression.left) and self._is_known(expression.right)
+        if isinstance(expression, syntax.Name):
+            found = self._found(expression.name)
+            return isinstance(found, Value) and found.constant is not None
+        return isinstance(expression, syntax.Number)
+
+    def _found(self, name: str) -> Operand | None:
+        """What a name of this function stands for; None where it is none of it."""
+        for scope in reversed(self.scopes):
+            found = scope.get(name)
+            if found is not None:
+                return found
+        return None
 
     def _pointed_to(self, pointer: Value) -> Place:
         if not isinstance(pointer.type, Pointer):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 OUTPUTS = {
     "asuint": (1, 2),
     **{f"Interlocked{name}": (0, 2) for name in ("Add", "And", "Or", "Xor", "Min", "Max", "Exchange")},
+    "__atomic_add": (0,),
 }
 """Places of arguments that functions write to."""
 
@@ -60,7 +61,7 @@ def call(emitter: Emitter, expression: syntax.Call) -> Value | None:
     """
     name = expression.name
     if name.startswith("Interlocked"):
-        _atomic(emitter, expression)
+        _interlocked(emitter, expression)
         return None
     special = _SPECIAL.get(name)
     if special is not None:
@@ -203,14 +204,14 @@ def _dot(name: str) -> Callable[[Emitter, Value, Value, Value], Value]:
 # --- memory
 
 
-def _aligned(emitter: Emitter, expression: syntax.Call) -> Place:
+def _aligned(emitter: Emitter, expression: syntax.Call, *, is_coherent: bool = False) -> Place:
     """What the first argument of loadAligned or storeAligned points to."""
     pointer = emitter.value(expression.arguments[0])
     if not isinstance(pointer.type, Pointer):
         raise Unsupported(f"{expression.name} of what is no pointer")
     number = emitter.body.number(pointer)
     alignment = emitter.fixed(expression.generics[0])
-    return Place(op.DEVICE_MEMORY, number, pointer.type.element, (), alignment)
+    return Place(op.DEVICE_MEMORY, number, pointer.type.element, (), alignment, is_coherent=is_coherent)
 
 
 def _load(emitter: Emitter, expression: syntax.Call) -> Value:
@@ -223,8 +224,43 @@ def _store(emitter: Emitter, expression: syntax.Call) -> None:
     emitter.body.store(place, convert(emitter.body, value, place.type))
 
 
-def _atomic(emitter: Emitter, expression: syntax.Call) -> None:
-    codes = _ATOMICS.get(expression.name.removeprefix("Interlocked"))
+def _coherent(emitter: Emitter, expression: syntax.Call) -> Place:
+    """As `_aligned`, of what invocations of other workgroups write or read."""
+    scope = expression.generics[1] if len(expression.generics) > 1 else None
+    if not _is_named(scope, "Device"):
+        raise Unsupported(f"{expression.name} for another scope than the device")
+    return _aligned(emitter, expression, is_coherent=True)
+
+
+def _is_named(operand: object, name: str) -> bool:
+    """Whether an operand is this name of an enumeration."""
+    return isinstance(operand, syntax.Member) and operand.name == name
+
+
+def _load_coherent(emitter: Emitter, expression: syntax.Call) -> Value:
+    return emitter.body.load(_coherent(emitter, expression))
+
+
+def _store_coherent(emitter: Emitter, expression: syntax.Call) -> None:
+    place = _coherent(emitter, expression)
+    value = emitter.value(expression.arguments[1])
+    emitter.body.store(place, convert(emitter.body, value, place.type))
+
+
+def _atomic_add(emitter: Emitter, expression: syntax.Call) -> Value:
+    """``__atomic_add(place, value, MemoryOrder.AcquireRelease)``: what was there before.
+
+    What the invocation has written to memory of the device, or has seen written, is so before this for
+    whoever meets the sum.
+    """
+    order = expression.arguments[2] if len(expression.arguments) > 2 else None
+    if not _is_named(order, "AcquireRelease"):
+        raise Unsupported(f"{expression.name} of another order than AcquireRelease")
+    return _atomic(emitter, expression, "Add", op.ACQUIRE_RELEASE | op.DEVICE_SEMANTICS)
+
+
+def _atomic(emitter: Emitter, expression: syntax.Call, name: str, semantics: int) -> Value:
+    codes = _ATOMICS.get(name)
     place = emitter.operand(expression.arguments[0])
     element = place.type
     if (
@@ -240,9 +276,15 @@ def _atomic(emitter: Emitter, expression: syntax.Call) -> None:
         raise Unsupported("an atomic operation of 64 bits")
     if body.has_twins:
         raise Unsupported("an atomic operation where not all invocations write")
-    scope, semantics = module.constant(UINT, op.SCOPE_DEVICE), module.constant(UINT, 0)
-    numbers = body.pointer(place), scope, semantics, body.number(value)
-    before = body.emit(codes[element.kind == "u"], element, *numbers)
+    scope, ordered = module.constant(UINT, op.SCOPE_DEVICE), module.constant(UINT, semantics)
+    numbers = body.pointer(place), scope, ordered, body.number(value)
+    return body.emit(codes[element.kind == "u"], element, *numbers)
+
+
+def _interlocked(emitter: Emitter, expression: syntax.Call) -> None:
+    """``InterlockedAdd(place, value, before)`` and its like, which order nothing else."""
+    before = _atomic(emitter, expression, expression.name.removeprefix("Interlocked"), 0)
+    body = emitter.body
     if len(expression.arguments) > 2:
         target = emitter.operand(expression.arguments[2])
         if not isinstance(target, Place):
@@ -255,7 +297,7 @@ def _barrier(waiting: int, memory: int, semantics: int) -> Callable[[Emitter, sy
 
     def wait(emitter: Emitter, expression: syntax.Call) -> None:
         module = emitter.body.module
-        made = semantics | (op.MADE_AVAILABLE_AND_VISIBLE if module.shares_memory else 0)
+        made = semantics | (op.MADE_AVAILABLE_AND_VISIBLE if module.shares_workgroup_memory else 0)
         numbers = [module.constant(UINT, number) for number in (waiting, memory, made)]
         emitter.body.act(op.CONTROL_BARRIER, *numbers)
 
@@ -318,9 +360,9 @@ def of_type(emitter: Emitter, type_: Type, expression: syntax.Call) -> Value:
         return _length(emitter, type_)
     if not isinstance(type_, Fragment) or expression.name not in ("Load", "LoadCoherent"):
         raise Unsupported(f"{expression.name} of a type")
-    pointer, stride = _in_memory(emitter, expression)
+    pointer, stride, storage = _in_memory(emitter, expression)
     layout = emitter.body.module.constant(UINT, _layout(expression))
-    memory = _memory_operands(emitter, expression, op.MAKE_VISIBLE)
+    memory = _memory_operands(emitter, expression, storage, op.MAKE_VISIBLE)
     return emitter.body.emit(op.MATRIX_LOAD, type_, pointer, layout, stride, *memory)
 
 
@@ -338,9 +380,9 @@ def of_fragment(emitter: Emitter, matrix: Operand, expression: syntax.Call) -> V
         raise Unsupported(f"{expression.name} of a matrix")
     body = emitter.body
     value = body.load(matrix) if isinstance(matrix, Place) else matrix
-    pointer, stride = _in_memory(emitter, expression)
+    pointer, stride, storage = _in_memory(emitter, expression)
     layout = body.module.constant(UINT, _layout(expression))
-    memory = _memory_operands(emitter, expression, op.MAKE_AVAILABLE)
+    memory = _memory_operands(emitter, expression, storage, op.MAKE_AVAILABLE)
     body.act(op.MATRIX_STORE, pointer, body.number(value), layout, stride, *memory)
     return None
 
@@ -352,27 +394,30 @@ def _layout(expression: syntax.Call) -> int:
     return _LAYOUTS[layout.name]
 
 
-def _in_memory(emitter: Emitter, expression: syntax.Call) -> tuple[int, int]:
-    """Numbers of the pointer to a fragment's first element and of its stride."""
+def _in_memory(emitter: Emitter, expression: syntax.Call) -> tuple[int, int, int]:
+    """Numbers of the pointer to a fragment's first element and of its stride, and the storage class."""
     where, element, stride = expression.arguments[:3]
     base = emitter.operand(where)
     body = emitter.body
     if isinstance(base.type, Pointer):
         pointer = body.load(base) if isinstance(base, Place) else base
-        first = body.number(emitter.moved(pointer, emitter.value(element)))
+        first, storage = body.number(emitter.moved(pointer, emitter.value(element))), op.DEVICE_MEMORY
     elif isinstance(base, Place) and isinstance(base.type, types.Array):
-        first = body.pointer(body.at(base, emitter.value(element), base.type.element))
+        first, storage = body.pointer(body.at(base, emitter.value(element), base.type.element)), base.storage
     else:
         raise Unsupported("a matrix that is neither in a shared array nor behind a pointer")
-    return first, body.number(convert(body, emitter.value(stride), INT))
+    return first, body.number(convert(body, emitter.value(stride), INT)), storage
 
 
-def _memory_operands(emitter: Emitter, expression: syntax.Call, coherence: int) -> tuple[int, ...]:
+def _memory_operands(
+    emitter: Emitter, expression: syntax.Call, storage: int, coherence: int
+) -> tuple[int, ...]:
     """How memory is accessed; of a coherent function, for whom a load or store is `coherence`."""
     if not expression.name.endswith("Coherent"):
-        return op.ALIGNED, _FRAGMENT_ALIGNMENT
-    scope = expression.arguments[3] if len(expression.arguments) > 3 else None
-    if not isinstance(scope, syntax.Member) or scope.name != "Device":
+        is_seen = storage == op.WORKGROUP and emitter.body.module.shares_workgroup_memory
+        seen = op.NON_PRIVATE if is_seen else 0
+        return op.ALIGNED | seen, _FRAGMENT_ALIGNMENT
+    if not _is_named(expression.arguments[3] if len(expression.arguments) > 3 else None, "Device"):
         raise Unsupported(f"{expression.name} for another scope than the device")
     device = emitter.body.module.constant(UINT, op.SCOPE_DEVICE)
     return op.ALIGNED | coherence | op.NON_PRIVATE, _FRAGMENT_ALIGNMENT, device
@@ -395,6 +440,9 @@ _SPECIAL: dict[str, Callable[[Emitter, syntax.Call], Value | None]] = {
     "bit_cast": _bit_cast,
     "loadAligned": _load,
     "storeAligned": _store,
+    "loadCoherent": _load_coherent,
+    "storeCoherent": _store_coherent,
+    "__atomic_add": _atomic_add,
     "GroupMemoryBarrierWithGroupSync": _barrier(
         op.SCOPE_WORKGROUP, op.SCOPE_WORKGROUP, op.ACQUIRE_RELEASE | op.WORKGROUP_SEMANTICS
     ),

@@ -36,10 +36,14 @@ class Module:
 
     Args:
         shares_memory: whether invocations of a workgroup read from device memory what others have written.
+        is_coherent: whether invocations of other workgroups read it so, by accesses that say so.
     """
 
-    def __init__(self, *, shares_memory: bool = False) -> None:
+    def __init__(self, *, shares_memory: bool = False, is_coherent: bool = False) -> None:
         self.shares_memory = shares_memory
+        self.shares_workgroup_memory = shares_memory or is_coherent
+        """Whether accesses of a workgroup's memory say that others of it see them: that has to be said in
+        Vulkan's memory model, although drivers take kernels of matrices that do not."""
         self._bound = 1
         self._capabilities = {op.DEVICE_ADDRESSES, op.SHADER}
         self._extensions = {_STORAGE}
@@ -253,7 +257,7 @@ class Module:
         """
         # Matrices are there in Vulkan's memory model only. By GLSL's nobody sees what others write to memory
         # that is not declared coherent, which what a pointer shows cannot be.
-        is_vulkan = self.shares_memory or op.COOPERATIVE_MATRIX in self._capabilities
+        is_vulkan = self.shares_workgroup_memory or op.COOPERATIVE_MATRIX in self._capabilities
         if is_vulkan:
             self._capabilities |= {op.MEMORY_MODEL_VULKAN, op.MEMORY_MODEL_DEVICE_SCOPE}
             self._extensions.add(_MEMORY_MODEL)

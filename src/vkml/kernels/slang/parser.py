@@ -52,6 +52,8 @@ _GENERIC_FUNCTIONS = frozenset(
     (
         "loadAligned",
         "storeAligned",
+        "loadCoherent",
+        "storeCoherent",
         "bit_cast",
         "coopMatMulAdd",
         "Load",
@@ -60,6 +62,8 @@ _GENERIC_FUNCTIONS = frozenset(
         "StoreCoherent",
     )
 )
+_COHERENT = frozenset(("loadCoherent", "storeCoherent", "__atomic_add"))
+"""What reaches invocations of other workgroups that run at the time."""
 _PARTS = Index, Member
 _LITERAL = re.compile(r"(0[xX][0-9a-fA-F]+|\d+)([uUlL]*)")
 
@@ -541,6 +545,8 @@ class _Parser:
 
     def _call(self, name: str, generics: tuple[Expression, ...], base: Expression | None) -> Call:
         arguments = self._list(")")
+        if name in _COHERENT:
+            self._program.is_coherent = True
         # Which function this is, and so which parameters are out, is not known yet.
         for position, argument in enumerate((base, *arguments), -1):
             root = _root(argument)

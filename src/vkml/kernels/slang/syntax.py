@@ -214,3 +214,5 @@ class Program:
     shared: dict[str, Declare] = field(default_factory=dict)
     push: tuple[str, TypeName] | None = None
     """Name and type of the push-constant block."""
+    is_coherent: bool = False
+    """Whether invocations see what those of other workgroups write, while these run."""

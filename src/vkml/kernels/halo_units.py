@@ -1,0 +1,573 @@
+"""Launches of convolutions of float32 whose windows overlap, on matrix units: whether, and in which tiles."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vkml.dataclasses import dataclass
+from vkml.ir import TensorType, dtypes
+from vkml.ir.size import Size, is_multiple, typical
+from vkml.ir.windows import Windows
+from vkml.ir.wording import counted
+from vkml.kernels import matrix_units
+from vkml.kernels.conv_units import VALUES_LEAST_POWER, define_guard, flat
+from vkml.kernels.gemm import LAUNCH, Product, estimate_ordinary
+from vkml.kernels.matrix_units import (
+    BAND,
+    LONGEST_SUM,
+    MOST_RANGES,
+    REGISTERS,
+    SUMS_A_LANE,
+    why_no_units,
+)
+from vkml.kernels.packed_weights import (
+    COLUMN_PADDING,
+    K_PADDING,
+    MATRIX_UNIT_NEEDS,
+    WIDEST_TILE,
+    Fragment,
+    define_guess,
+    exponents_of,
+    fragments_of,
+    least_power,
+    padded,
+)
+from vkml.kernels.results import add_partials, define_results
+from vkml.kernels.views import View
+from vkml.kernels.writer import template
+
+if TYPE_CHECKING:
+    from vkml.lowering.target import Target
+    from vkml.lowering.vulkan_builder import VulkanBuilder
+
+VECTOR = 8
+"""Channels that a thread brings to shared memory at a time."""
+PAIR = 2
+"""Taps side by side that make a step of a fragment's k, where a block is that many channels."""
+LONGEST_ROW = 16
+"""Steps of a fragment's k that a row of taps may have, which are laid out in the kernel."""
+MOST_LOADS = 12
+"""Of eight elements that a thread has under way: registers."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How a workgroup computes its tile: pixels of output by filters."""
+
+    down: int
+    """Fragments of pixels that a subgroup owns,"""
+    sub_n: int
+    """and filters."""
+    subs_m: int
+    """Subgroups along pixels,"""
+    subs_n: int
+    """and along filters."""
+    across: int
+    """Fragments side by side in a row of the tile; 0: it is a line of positions of all images."""
+    block: int
+    """Channels in shared memory at a time."""
+    stages: int
+    """Blocks that there is room for."""
+    ahead: int
+    """Steps of a fragment's k that the weights are fetched ahead, at most."""
+    pace: float = 1.0
+    """How much longer than the others' its steps take, by the same counts."""
+
+    def m(self, fragment: Fragment) -> int:
+        return self.down * self.subs_m * fragment.m
+
+    @property
+    def n(self) -> int:
+        return self.sub_n * self.subs_n
+
+    def threads(self, fragment: Fragment) -> int:
+        return self.subs_m * self.subs_n * fragment.lanes
+
+    def sums(self, fragment: Fragment) -> int:
+        """That a lane holds."""
+        return self.down * fragment.m * self.sub_n // fragment.lanes
+
+    def label(self) -> str:
+        rows = self.down * self.subs_m
+        tile = f"{rows // self.across}x{self.across}" if self.across else f"{rows} in a line"
+        return (
+            f"{tile} fragments by {self.n}, {self.down} by {self.sub_n} a subgroup, "
+            f"{counted(self.stages, 'block')} of {self.block} channels"
+        )
+
+
+@dataclass(frozen=True)
+class Operand:
+    """Weights as a tile wants them: of windows that are wider, and of more channels, where it takes that."""
+
+    channels: int
+    filters: int
+    kernel: tuple[int, int, int]
+    channels_there: int
+    """Of eight, how many there are."""
+
+    @classmethod
+    def of(cls, weight: View, tile: Tile) -> Operand:
+        filters, channels, *kernel = weight.shape
+        depth, height, width = kernel
+        if tile.block == VECTOR:
+            width = padded(width, PAIR)
+        return cls(padded(channels, VECTOR), filters, (depth, height, width), min(channels, VECTOR))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.filters, self.channels, *self.kernel)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A tile, a number of ranges of channels, and the microseconds that are expected."""
+
+    tile: Tile
+    splits: int
+    time: float = 0.0
+
+    def label(self) -> str:
+        """Tells it from other choices."""
+        return f"matrix units, {self.tile.label()}, {counted(self.splits, 'K range')}"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a tile makes of windows."""
+
+    pitch: int
+    """Positions of a row in shared memory,"""
+    halo: int
+    """and all that the tile's windows see."""
+    positions: int
+    """Of an image, where tiles are lines."""
+    tiles: int
+    """Of all images,"""
+    across: int
+    """side by side in an image,"""
+    down: int
+    """and one below the other."""
+
+
+TILES = (
+    Tile(4, 32, 4, 1, 2, 16, 1, 3, 0.98),
+    Tile(4, 32, 4, 1, 1, 16, 1, 3, 1.03),
+    Tile(4, 32, 2, 1, 1, 16, 2, 3, 1.04),
+    Tile(4, 32, 2, 2, 1, 16, 1, 3, 1.08),
+    Tile(4, 32, 2, 2, 1, 16, 2, 3, 1.02),
+    Tile(2, 32, 2, 2, 1, 16, 2, 3, 1.02),
+    Tile(4, 64, 2, 2, 1, 16, 1, 3, 1.38),
+    Tile(4, 32, 1, 4, 1, 16, 2, 3, 1.02),
+    Tile(4, 32, 1, 4, 1, 32, 1, 3, 1.15),
+    Tile(4, 32, 1, 4, 0, 16, 2, 3, 1.17),
+    Tile(4, 32, 1, 4, 0, 32, 1, 3, 1.22),
+    Tile(2, 32, 2, 4, 0, 16, 2, 3, 1.11),
+    Tile(2, 32, 1, 4, 1, 32, 2, 3, 1.21),
+    Tile(2, 32, 1, 2, 1, 32, 2, 3, 1.05),
+    Tile(1, 32, 2, 2, 1, 32, 2, 3, 1.06),
+    Tile(1, 64, 4, 1, 0, 16, 2, 3, 1.26),
+    Tile(2, 32, 2, 1, 0, 32, 2, 3, 1.37),
+    Tile(4, 32, 4, 1, 2, 8, 1, 3, 0.94),
+    Tile(4, 32, 2, 1, 1, 8, 1, 3, 0.94),
+)
+"""Fitted, with the numbers below, to 142 figures of an H200: they are 7 % off in the mean, what the rule
+chooses takes 2.9 % longer than the best."""
+
+WAVE = 2.34
+"""Microseconds: the start and the end of a workgroup,"""
+TURN = 0.0254
+"""a step of a fragment's k, whatever it multiplies,"""
+BLOCK = 0.246
+"""a block of channels,"""
+LOAD = 0.979e-3
+"""bringing eight channels of a position to shared memory,"""
+RESULT = 1.034e-4
+"""a result,"""
+UNIT = 0.635 * 1.72e-6
+"""a product of a subgroup that has a quarter of a multiprocessor for itself,"""
+SECOND_PASS = 2.7
+"""adding up ranges of channels,"""
+PARTIAL = 0.912e-6
+"""and each sum of a range."""
+SHARED = 2
+"""Workgroups of the most shared memory that a multiprocessor is taken to hold at a time."""
+
+forced: Choice | None = None
+"""For tests and tuning runs: what is chosen wherever a convolution can be computed so at all."""
+
+
+def shape_of(tile: Tile, fragment: Fragment, windows: Windows, batch: int) -> Shape:
+    """Positions and tiles of a convolution over three axes, of which the first is 1."""
+    if tile.block == VECTOR:
+        windows = replace(windows, kernel=(*windows.kernel[:2], padded(windows.kernel[2], PAIR)))
+    _, height, width = windows.spatial
+    _, stride_h, stride_w = windows.strides
+    _, extent_h, extent_w = windows.extents
+    _, out_h, out_w = windows.output
+    m = tile.m(fragment)
+    if not tile.across:
+        # What the last windows read behind a row is the padding before the next one.
+        pitch = max(width + windows.pads_begin[2], out_w + extent_w - 1 - windows.pads_begin[2], out_w)
+        rows = max(height + windows.pads_begin[1], out_h + extent_h - 1 - windows.pads_begin[1], out_h)
+        halo = m + (extent_h - 1) * pitch + extent_w - 1
+        positions = pitch * rows
+        return Shape(pitch, halo, positions, -(-(batch * positions) // m), 1, 1)
+    tile_w = tile.across * fragment.m
+    tile_h = m // tile_w
+    pitch = (tile_w - 1) * stride_w + extent_w
+    halo = ((tile_h - 1) * stride_h + extent_h) * pitch
+    across, down = -(-out_w // tile_w), -(-out_h // tile_h)
+    return Shape(pitch, halo, 0, batch * across * down, across, down)
+
+
+def shared_bytes(tile: Tile, fragment: Fragment, shape: Shape, *, is_guarded: bool = True) -> int:
+    """As halo_units.slang counts them."""
+    subgroups = tile.subs_m * tile.subs_n
+    results = subgroups * fragment.n * ((tile.down * fragment.m + 4) // 4)
+    octets = tile.block // VECTOR
+    operands = max(
+        tile.stages * shape.halo * (1 if octets == 1 else octets + 1),
+        tile.m(fragment) * (fragment.k // VECTOR + 1),
+    )
+    rows = 1 + (fragment.k // VECTOR if is_guarded else 0)
+    noted = rows * tile.m(fragment) // 4 + tile.n // 4 + (subgroups + 3) // 4
+    return 16 * (max(operands, results) + noted)
+
+
+def fits(tile: Tile, fragment: Fragment, target: Target, weight: View, windows: Windows) -> bool:
+    """Whether the kernel's loops come out even, and the device has room."""
+    group = max(1, 8 * fragment.lanes // (fragment.n * fragment.k)) * fragment.n
+    threads = tile.threads(fragment)
+    fragments = tile.down * tile.subs_m
+    operand = Operand.of(weight, tile)
+    is_even = (
+        operand.channels % tile.block == 0
+        and (operand.channels == weight.shape[1] or weight.shape[1] < VECTOR)
+        and (operand.shape == weight.shape or weight.buffer.is_constant)
+        and (tile.block % math.lcm(fragment.k, VECTOR) == 0 or tile.block == VECTOR)
+        and tile.block * operand.kernel[2] % fragment.k == 0
+        and fragment.k % VECTOR == 0
+        and tile.sub_n % group == 0
+        and COLUMN_PADDING % fragment.n == 0
+        and tile.n <= WIDEST_TILE
+        and (tile.down * fragment.m) % 4 == 0
+        and operand.kernel[2] * tile.block // fragment.k <= LONGEST_ROW
+        and (tile.block > VECTOR or windows.dilations[2] == 1)
+        and tile.sums(fragment) <= SUMS_A_LANE
+        and threads <= target.max_invocations
+    )
+    if not is_even:
+        return False
+    if tile.across:
+        is_even = fragments % tile.across == 0 and (
+            tile.down % tile.across == 0 or tile.across % tile.down == 0
+        )
+    else:
+        is_even = windows.strides == (1, 1, 1)
+    if not is_even:
+        return False
+    shape = shape_of(tile, fragment, windows, 1)
+    runs = tile.down * fragment.m
+    return (
+        -(-shape.halo * (tile.block // VECTOR) // threads) <= min(MOST_LOADS, 32)
+        and shared_bytes(tile, fragment, shape) <= target.shared_bytes
+        and all(
+            runs // width % fragment.lanes == 0 or fragment.lanes % (runs // width) == 0 for width in (1, 4)
+        )
+        and all(
+            fragment.lanes * width // runs <= fragment.n
+            and fragment.n % max(1, fragment.lanes * width // runs) == 0
+            for width in (1, 4)
+        )
+    )
+
+
+def refusal(
+    build: VulkanBuilder, product: Product, x: View, weight: View, windows: Windows, group: int
+) -> str:
+    """Why a convolution is not for this kernel, or an empty string.
+
+    Args:
+        build: for a device.
+        product: its sizes: m counts filters, n pixels of all images.
+        x: (batch, channels, depth, height, width).
+        weight: (out channels, channels, kernel depth, height, width).
+        windows: over depth, height and width.
+        group: number of groups.
+    """
+    target = build.target
+    why = why_no_units(target, is_forced=forced is not None)
+    if why:
+        return why
+    if forced is None and matrix_units.forced is not None:
+        return "another kernel is forced"
+    if forced is None and not weight.buffer.is_constant:
+        return "weights that a run computes: not measured"
+    if x.dtype != dtypes.FLOAT32:
+        return "not float32"
+    if any(isinstance(size, Size) for size in weight.shape):
+        return "open sizes of the weights"
+    if group != 1:
+        return "groups"
+    if x.is_reversed:
+        return "reversed images"
+    if any(isinstance(size, Size) for size in (*windows.spatial, *x.strides[1:])):
+        return "open sizes of images"
+    if windows.spatial[0] != 1 or windows.kernel[0] != 1 or windows.output[0] != 1:
+        return "three dimensions"
+    if all(kernel <= stride for kernel, stride in zip(windows.kernel, windows.strides, strict=True)):
+        return "windows that do not overlap"
+    if min(windows.pads_begin) < 0:
+        return "images that are cropped"
+    assert target.fragment is not None
+    if not target.holds_elements_once(target.fragment):
+        return "the device's fragments hold elements more than once"
+    if weight.buffer.is_constant and build.ask(_whole(weight), least_power) is None:
+        return "weights that one scale a filter does not suit"
+    return ""
+
+
+def choices(target: Target, product: Product, weight: View, windows: Windows) -> list[Choice]:
+    """Tiles and ranges of channels for a convolution that `refusal` has nothing against, with their times."""
+    fragment = target.fragment
+    assert fragment is not None
+    if forced is not None:
+        return [forced] if fits(forced.tile, fragment, target, weight, windows) else []
+    found = []
+    for tile in TILES:
+        if not fits(tile, fragment, target, weight, windows):
+            continue
+        if tile.block == VECTOR and not _has_few_taps(weight, windows):
+            continue
+        layout = shape_of(tile, fragment, windows, typical(product.space[0]))
+        operand = Operand.of(weight, tile)
+        blocks = operand.channels // tile.block
+        for splits in _ranges(target, tile, layout, operand, blocks):
+            found.append(
+                Choice(tile, splits, _estimate(target, fragment, tile, splits, layout, operand, product))
+            )
+    return found
+
+
+def _has_few_taps(weight: View, windows: Windows) -> bool:
+    """Whether steps of several taps have been measured for such a convolution: a first layer of 3 × 3."""
+    return weight.shape[1] < VECTOR and max(windows.kernel) <= 3 and windows.strides == (1, 1, 1)
+
+
+def _ranges(target: Target, tile: Tile, layout: Shape, operand: Operand, blocks: int) -> list[int]:
+    """Numbers of ranges of channels that fill the device, none of them too long a sum, none empty."""
+    groups = typical(layout.tiles) * -(-operand.filters // tile.n)
+    longest = max(1, LONGEST_SUM // (tile.block * math.prod(operand.kernel)))
+    least = -(-blocks // longest)
+    found = {max(least, min(blocks, MOST_RANGES, turns * target.processors // groups)) for turns in (1, 2)}
+    return sorted({-(-blocks // -(-blocks // splits)) for splits in found | {least}})
+
+
+def _estimate(
+    target: Target,
+    fragment: Fragment,
+    tile: Tile,
+    splits: int,
+    layout: Shape,
+    operand: Operand,
+    product: Product,
+) -> float:
+    """Microseconds: workgroups run in waves of as many as fit on all multiprocessors."""
+    subgroups = tile.subs_m * tile.subs_n
+    blocks = -(-(operand.channels // tile.block) // splits)
+    turns = blocks * math.prod(operand.kernel) * tile.block // fragment.k
+    groups = typical(layout.tiles) * -(-operand.filters // tile.n) * splits
+    registers = min(255, max(128, 4 * tile.sums(fragment))) * tile.threads(fragment)
+    shared = shared_bytes(tile, fragment, layout, is_guarded=False)
+    held = max(1, min(REGISTERS // registers, SHARED * target.shared_bytes // shared))
+    most = -(-groups // target.processors)
+    time = LAUNCH
+    while most > 0:
+        some = min(held, most)
+        most -= some
+        product_time = UNIT * tile.down * fragment.m * tile.sub_n * fragment.k * -(-some * subgroups // 4)
+        time += WAVE + tile.pace * (
+            turns * (TURN + product_time)
+            + blocks * (BLOCK + some * LOAD * layout.halo * tile.block / VECTOR)
+            + some * RESULT * tile.m(fragment) * tile.n
+        )
+    if splits > 1:
+        time += SECOND_PASS + PARTIAL * splits * typical(product.n) * operand.filters
+    return time
+
+
+def best(target: Target, product: Product, found: Sequence[Choice]) -> Choice | None:
+    """The choice with the least expected time; None where ordinary arithmetic should take no longer."""
+    choice = min(found, key=lambda each: each.time, default=None)
+    if choice is None or (forced is None and choice.time >= estimate_ordinary(target, product)):
+        return None
+    return choice
+
+
+def launch(
+    build: VulkanBuilder,
+    product: Product,
+    x: View,
+    weight: View,
+    windows: Windows,
+    geometry: Mapping[str, int],
+    choice: Choice,
+) -> list[View]:
+    """Emits a convolution that `refusal` has nothing against; returns the views of its results.
+
+    Args:
+        build: where the launches go.
+        product: its sizes: m counts filters, n pixels of all images.
+        x: (batch, channels, 1, height, width), any strides.
+        weight: as in `refusal`; row-major where it is constant.
+        windows: over depth, height and width.
+        geometry: of the windows, by the names that kernels know it by.
+        choice: tile and ranges of channels.
+    """
+    fragment = build.target.fragment
+    assert fragment is not None
+    tile, splits = choice.tile, choice.splits
+    batch, filters, pixels = product.space
+    operand = Operand.of(weight, tile)
+    if weight.buffer.is_constant:
+        least = build.ask(_whole(weight), least_power)
+        shape = operand.shape
+        if shape != weight.shape:
+            weight = build.prepared(weight, f"padded to {shape}", functools.partial(_padded, shape=shape))
+        packed = build.packed_weights(matrix_of(weight, tile.block), fragment)
+    else:
+        least = VALUES_LEAST_POWER
+        if weight.is_reversed or flat(weight) is None:
+            weight = build.contiguous(weight)
+        packed = build.packed_values(matrix_of(weight, tile.block), fragment)
+    assert isinstance(least, int)
+    epilogue, outputs = build.take_epilogue(product.result)
+    layout = shape_of(tile, fragment, windows, batch)
+    writer = build.writer()
+    pointers = {
+        "A_POINTER": writer.read(x),
+        "B_POINTER": writer.read(fragments_of(packed, filters), width=4),
+        "COLUMN_EXPONENTS": writer.read(exponents_of(packed, filters), reinterpreted_as="int"),
+    }
+    for name in ("PADH", "PADW", "XH", "XW", "OH", "OW"):
+        writer.constant(geometry[name], name)
+    writer.constant(filters, "N")
+    writer.constant(operand.channels // tile.block, "BLOCKS")
+    writer.constant(splits, "SPLITS")
+    writer.constant(layout.tiles, "TILES_M")
+    writer.constant(x.strides[1], "CHANNEL_STRIDE")
+    if tile.across:
+        writer.constant(layout.across, "TILES_X")
+        writer.constant(layout.down, "TILES_Y")
+    else:
+        writer.constant(batch, "BATCH")
+        writer.constant(layout.positions, "POSITIONS")
+    define_guess(writer, least)
+    if not weight.buffer.is_constant:
+        define_guard(writer, weight, packed)
+    writer.text(_text(tile, fragment, windows, operand, layout, pointers))
+    start = writer.offset(("image",), x.strides[:1])
+    place = writer.offset(("h", "w"), x.strides[3:])
+    writer.text(f"int image_start(int image) {{ return {start}; }}")
+    writer.text(f"int image_place(int h, int w) {{ return {place}; }}")
+    width = windows.output[2]
+    has_rows_of_four = is_multiple(width, 4) and (tile.across > 0 or layout.pitch % 4 == 0)
+    partials = None
+    if splits > 1:
+        partials = build.scratch(TensorType(dtypes.FLOAT32, (splits, 1, filters, product.n)))
+        store = define_results(
+            writer, (splits, filters, product.n), [partials], None, has_fours=has_rows_of_four
+        )
+        writer.constant(pixels, "PIXELS")
+        call = f"{store}(split, n, image * PIXELS + pixel, x)"
+    else:
+        store = define_results(writer, product.space, outputs, epilogue, has_fours=has_rows_of_four)
+        call = f"{store}(image, n, pixel, x)"
+    writer.text(f"void finish(int split, int image, int n, int pixel, Results x) {{ {call}; }}")
+    across, rows = writer.grid(layout.tiles * -(-filters // tile.n), build.target.max_groups)
+    writer.need(*MATRIX_UNIT_NEEDS)
+    files = ("scales", "scale_guesses", "halo_pixels", "unit_weights", "halo_units", "shared_results")
+    writer.text("".join(map(template, files if weight.buffer.is_constant else (*files, "exact_results"))))
+    build.emit(
+        writer.finish(
+            "conv",
+            (across, rows, splits),
+            variant=choice.label(),
+            reason=f"batch {batch}, {filters} filters, {pixels} pixels, K {product.k}: fp16 scaled by tiles "
+            f"and filters, fp32 sums; {choice.time:.0f} µs expected, "
+            f"else {estimate_ordinary(build.target, product):.0f}",
+            subgroup_size=fragment.lanes,
+        )
+    )
+    if partials is not None:
+        add_partials(build, product, partials, splits, outputs, epilogue)
+    return outputs
+
+
+def _text(
+    tile: Tile,
+    fragment: Fragment,
+    windows: Windows,
+    operand: Operand,
+    layout: Shape,
+    pointers: Mapping[str, str],
+) -> str:
+    """What halo_units.slang is told that is no specialization constant."""
+    row = operand.kernel[2] * tile.block // fragment.k
+    most = min(tile.ahead, K_PADDING // fragment.k)
+    numbers = {
+        "FRAGMENT_M": fragment.m,
+        "FRAGMENT_N": fragment.n,
+        "FRAGMENT_K": fragment.k,
+        "LANES": fragment.lanes,
+        "DOWN": tile.down,
+        "SUB_N": tile.sub_n,
+        "SUBS_M": tile.subs_m,
+        "SUBS_N": tile.subs_n,
+        "FRAGMENTS_A_ROW": tile.across or tile.down * tile.subs_m,
+        "BLOCK": tile.block,
+        "AHEAD": max(ahead for ahead in range(1, most + 1) if row % ahead == 0),
+        "PITCH": layout.pitch,
+        "HALO": layout.halo,
+        "CHANNELS_THERE": operand.channels_there,
+        "KW_THERE": windows.kernel[2],
+        "BAND": BAND,
+    }
+    for letter, sizes in (("K", operand.kernel), ("S", windows.strides), ("D", windows.dilations)):
+        numbers |= {f"{letter}H": sizes[1], f"{letter}W": sizes[2]}
+    lines = [f"static const int {name} = {value};" for name, value in numbers.items()]
+    lines += [
+        f"#define STAGES {tile.stages}",
+        f"#define IS_LINEAR {int(not tile.across)}",
+        "#define PIECES 1",
+    ]
+    lines.append(f"typealias Element = {fragment.slang_element};")
+    lines += [f"#define {name} {pointer}" for name, pointer in pointers.items()]
+    lines.append(f"#define N_BLOCKS ((N + {COLUMN_PADDING - 1}) / {COLUMN_PADDING} * {COLUMN_PADDING // 8})")
+    return "\n".join(lines)
+
+
+def matrix_of(weight: View, block: int) -> View:
+    """(blocks, taps, channels of a block, out channels) of weights."""
+    flattened = flat(weight)
+    assert flattened is not None
+    out, channels, taps = flattened.shape
+    far, near, along = flattened.strides
+    shape, strides = (channels // block, taps, block, out), (block * near, along, near, far)
+    return replace(flattened, shape=shape, strides=strides)
+
+
+def _whole(weight: View) -> View:
+    return matrix_of(weight, weight.shape[1])
+
+
+def _padded(weight: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """With zeros behind what there is."""
+    return np.pad(weight, [(0, size - given) for size, given in zip(shape, weight.shape, strict=True)])

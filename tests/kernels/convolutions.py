@@ -1,0 +1,171 @@
+"""Convolutions for tests of kernels on matrix units: what they compute, and how far from it results are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+import vkml
+from tests.kernels.gpu_targets import GPU
+from vkml.engine.sketch import Sketch
+from vkml.ir import Constant, TensorType, dtypes
+from vkml.ir.windows import Windows
+from vkml.kernels.spec import KernelSpec
+from vkml.kernels.views import Buffer, BufferKind, contiguous
+from vkml.lowering.target import Target
+from vkml.lowering.vulkan_builder import VulkanBuilder
+from vkml.onnx import save_graph
+
+Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
+ROUNDED = 2.0**-10  # both operands are rounded, by 2^-11 at the most
+
+
+def normal(seed: int, *shape: int) -> Floats:
+    return np.random.default_rng(seed).standard_normal(shape, np.float32)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A convolution."""
+
+    batch: int
+    channels: int
+    filters: int
+    spatial: tuple[int, ...]
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...] = ()
+    pads: tuple[int, ...] = ()
+    dilations: tuple[int, ...] = ()
+
+    @property
+    def rank(self) -> int:
+        return len(self.spatial)
+
+    def attributes(self) -> dict[str, tuple[int, ...]]:
+        ones = (1,) * self.rank
+        return {
+            "strides": self.strides or ones,
+            "pads": self.pads or (0,) * (2 * self.rank),
+            "dilations": self.dilations or ones,
+        }
+
+    def x(self, seed: int = 1) -> Floats:
+        return normal(seed, self.batch, self.channels, *self.spatial)
+
+    def weight(self, seed: int = 2) -> Floats:
+        return normal(seed, self.filters, self.channels, *self.kernel)
+
+    def rows(self, x: npt.NDArray[np.floating]) -> Doubles:
+        """(batch, *output, channels, *kernel): the windows."""
+        given = self.attributes()
+        pads = given["pads"]
+        halo = [(0, 0), (0, 0), *zip(pads[: self.rank], pads[self.rank :], strict=True)]
+        padded = np.pad(x.astype(np.float64), halo)
+        extents = [(k - 1) * d + 1 for k, d in zip(self.kernel, given["dilations"], strict=True)]
+        seen = np.lib.stride_tricks.sliding_window_view(padded, extents, tuple(range(2, 2 + self.rank)))
+        steps = [slice(None, None, s) for s in given["strides"]]
+        taps = [slice(None, None, d) for d in given["dilations"]]
+        return np.moveaxis(seen[(slice(None), slice(None), *steps, *taps)], 1, 1 + self.rank)
+
+    def exact(self, x: npt.NDArray[np.floating], weight: npt.NDArray[np.floating]) -> Doubles:
+        axes = tuple(range(1, 2 + self.rank))
+        with np.errstate(all="ignore"):
+            found = np.tensordot(
+                self.rows(x), weight.astype(np.float64), (tuple(a + self.rank for a in axes), axes)
+            )
+        return np.moveaxis(found, -1, 1)
+
+
+def graph(shape: Shape, weight: Floats, batch: int | str | None = None) -> bytes:
+    sketch = Sketch("conv")
+    first = shape.batch if batch is None else batch
+    x = sketch.input("x", (first, shape.channels, *shape.spatial))
+    return save_graph(sketch.finish(sketch.node("Conv", x, sketch.constant(weight), **shape.attributes())))
+
+
+def run(model: bytes, device: str, *feeds: Floats, precision: str = "high") -> list[Floats]:
+    """First outputs, on matrix units where `precision` is high, with guard zones round everything."""
+    options = vkml.SessionOptions(guard_bytes=256)
+    with vkml.InferenceSession(model, options, devices=device, precision=precision) as session:
+        found = [session.run(None, {"x": feed})[0] for feed in feeds]
+        variants = [step.variant for step in session.report().steps]
+    has_units = any(v.startswith("matrix units") and "pieces" not in v for v in variants)
+    assert has_units == (precision == "high"), variants
+    return found
+
+
+def error(found: npt.NDArray[np.floating], exact: Doubles) -> float:
+    """Relative L2 error."""
+    return float(np.linalg.norm(found.astype(np.float64) - exact) / np.linalg.norm(exact))
+
+
+def tf32(x: Floats) -> Doubles:
+    """Rounded to ten bits of mantissa."""
+    bits = x.view(np.uint32)
+    bits = (bits + np.uint32(0xFFF) + ((bits >> np.uint32(13)) & np.uint32(1))) & np.uint32(0xFFFFE000)
+    return bits.view(np.float32).astype(np.float64)
+
+
+def convolved(device: str, shape: Shape, x: Floats, weight: Floats, *, is_transposed: bool = False) -> Floats:
+    """By weights that are inputs, of which filters may lie side by side, with guard zones."""
+    sketch = Sketch("conv of two values")
+    order = [*range(1, weight.ndim), 0]
+    given = sketch.input("x", x.shape)
+    weights = sketch.input("w", weight.transpose(order).shape if is_transposed else weight.shape)
+    if is_transposed:
+        weights = sketch.node("Transpose", weights, perm=[weight.ndim - 1, *range(weight.ndim - 1)])
+        weight = weight.transpose(order).copy()
+    model = save_graph(sketch.finish(sketch.node("Conv", given, weights, **shape.attributes())))
+    options = vkml.SessionOptions(guard_bytes=256)
+    with vkml.InferenceSession(model, options, devices=device, precision="high") as session:
+        [found] = session.run(None, {"x": x, "w": weight})
+        variants = [step.variant for step in session.report().steps]
+    assert any(v.startswith("matrix units") and "pieces" not in v for v in variants), variants
+    return found
+
+
+def worst_result(shape: Shape, found: Floats, x: Floats, weight: Floats) -> float:
+    """The largest error of a result, in what the magnitudes of its products add up to."""
+    sizes = shape.exact(abs(x), abs(weight))
+    return float(np.max(np.abs(found - shape.exact(x, weight)) / np.where(sizes == 0, 1, sizes)))
+
+
+def worst_pixel(found: npt.NDArray[np.floating], exact: Doubles) -> float:
+    """The largest relative L2 error of a pixel's results."""
+    gap = np.linalg.norm(found.astype(np.float64) - exact, axis=1)
+    return float((gap / np.linalg.norm(exact, axis=1)).max())
+
+
+def kernels(
+    shape: Shape, target: Target = GPU, *, group: int = 1, weight: Floats | None = None
+) -> list[KernelSpec]:
+    """What a two-dimensional convolution becomes."""
+    given, build = shape.attributes(), VulkanBuilder(target)
+    extents = [(k - 1) * d + 1 for k, d in zip(shape.kernel, given["dilations"], strict=True)]
+    output = [
+        (size + given["pads"][axis] + given["pads"][axis + 2] - extents[axis]) // given["strides"][axis] + 1
+        for axis, size in enumerate(shape.spatial)
+    ]
+    windows = Windows(
+        shape.spatial,
+        shape.kernel,
+        given["strides"],
+        given["dilations"],
+        given["pads"][:2],
+        given["pads"][2:],
+        tuple(output),
+    ).over(3)
+    dims = (shape.filters, shape.channels // group, *windows.kernel)
+    held = Constant(
+        dtypes.FLOAT32, dims, np.ones(dims, np.float32) if weight is None else weight.reshape(dims)
+    )
+    image = TensorType(dtypes.FLOAT32, (shape.batch, shape.channels, *windows.spatial))
+    x = contiguous(Buffer(BufferKind.INPUT, image.bytes, "x"), image)
+    result = TensorType(dtypes.FLOAT32, (shape.batch, shape.filters, *windows.output))
+    with build.step(result):
+        constant = contiguous(Buffer(BufferKind.CONSTANT, held.type.bytes, "w", held), held.type)
+        build.conv(x, constant, None, windows, group=group)
+    return [dispatch.kernel for dispatch in build.launches]
