@@ -72,7 +72,7 @@ def kernels_of(
             lambda: bert_base(1, 128, blocks=1, vocabulary=16),
             {"attention", "attention_operands", "layer_norm"},
         ),
-        (lambda: plain_convolutions("convolutions", [64, 128, 256]), {"conv", "max_pool"}),
+        (lambda: plain_convolutions("convolutions", [128, 256, 512]), {"conv", "max_pool"}),
     ],
     ids=["bert", "convolutions"],
 )

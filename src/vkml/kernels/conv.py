@@ -126,8 +126,10 @@ def conv(
         rule = None if why else conv_units.rule_of(build.target, product)
         ordinary = _gathered(build, product, x, weight, windows, group)[0] if halos else product
         first = halo_units.best(build.target, ordinary, halos)
-        if direct is not None and is_little:
-            yield direct(why or "slower")
+        alone = None if direct is None else direct(why or "slower")
+        takes_direct = alone is not None and is_little
+        if alone is not None and takes_direct:
+            yield alone
         if first is not None and (rule is None or halo_units.forced is not None or first.time < rule.time):
             yield on_halos(first)
         elif rule is not None:
@@ -139,8 +141,8 @@ def conv(
             yield from map(on_units, conv_units.choices(build.target, product))
         if first is not None or rule is not None:
             yield from in_tiles("slower")
-        if direct is not None and not is_little:
-            yield direct(why or "slower")
+        if alone is not None and not takes_direct:
+            yield alone
 
     def question() -> str:
         window = (windows.kernel, windows.strides, windows.pads_begin, windows.dilations)
@@ -208,9 +210,15 @@ def _is_little(
     product = convolution(link.x, link.windows, 1, link.filters, steps, link.x.type)
     tiled, _, _ = _gathered(build, product, link.x, link.weight, link.windows, 1)
     apart = estimate_ordinary(build.target, tiled)
-    units = None if why_no_units(build.target) else conv_units.rule_of(build.target, product)
-    if units is not None:
-        apart = min(apart, units.time)
+    if halo_units.forced is not None:
+        return False
+    if not why_no_units(build.target):
+        units = conv_units.rule_of(build.target, product)
+        apart = apart if units is None else min(apart, units.time)
+        weight, windows = link.weight, link.windows
+        if not halo_units.refusal(build, product, link.x, weight, windows, 1):
+            halos = halo_units.choices(build.target, product, weight, windows)
+            apart = min([apart, *(choice.time for choice in halos)])
     return time < (SHORT if apart < SHORT_TIME else 1.0) * apart + behind
 
 
