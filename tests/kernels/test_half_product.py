@@ -15,7 +15,7 @@ from vkml import vulkan
 from vkml.engine import devices as device_registry
 from vkml.engine.sketch import Sketch
 from vkml.ir import Constant, DType, TensorType, dtypes
-from vkml.kernels import half_product, half_weights, padded_lines, sliced
+from vkml.kernels import half_product, half_weights, padded_lines, sliced, split_product
 from vkml.kernels.bfloat16_units import NEEDS
 from vkml.kernels.gemm import CYCLES, LAUNCH, matrix_product
 from vkml.kernels.half_product import Tile
@@ -343,7 +343,8 @@ def test_copies_are_part_of_the_estimate(monkeypatch: pytest.MonkeyPatch) -> Non
         least = half_product.choose(GPU, without, whole, whole)
         assert least is not None
         assert found.cycles - least.cycles == pytest.approx(CYCLES * microseconds, rel=1e-3)
-    monkeypatch.setattr(half_weights, "choices", lambda *given: [])
+    for other in (half_weights, split_product):
+        monkeypatch.setattr(other, "choices", lambda *given, **how: [])
     forget_lowerings()
     build = VulkanBuilder(GPU)
     for _ in range(2):

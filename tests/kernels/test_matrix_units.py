@@ -216,8 +216,8 @@ def test_epilogues_see_every_element(device: str) -> None:
 
 def test_one_plan_serves_all_numbers_of_rows(device: str) -> None:
     matrix_units.forced = Choice(SMALL, 1, True)
-    weights = normal(2, 64, 36)
-    feeds = [{"x": normal(m, m, 64)} for m in (9, 16, 33, 100, 40)]
+    weights = normal(2, 24, 36)  # too small for the kernel of few rows, which a report takes open sizes for
+    feeds = [{"x": normal(m, m, 24)} for m in (9, 16, 33, 100, 40)]
     for found, feed in zip(run(product(weights, "rows"), device, *feeds), feeds, strict=True):
         assert errors(found, feed["x"].astype(np.float64) @ weights)[0] < 3.5e-4
 
