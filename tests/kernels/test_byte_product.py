@@ -574,7 +574,7 @@ MEASURED: dict[tuple[int, int, int], dict[tuple[int, int, int], float]] = {
         (32, 32, 128): 40.3,
     },
 }
-"""Microseconds of m, k and n by a constant on units of an H100, by tiles (m, n and k) without ranges of k: of
+"""Microseconds of m, k and n by a constant on units of an H200, by tiles (m, n and k) without ranges of k: of
 the first two as lines, of the others as windows of images (56², 14² and 28², of one, eight and 32 images)."""
 
 

@@ -47,7 +47,7 @@ UNTURNED = 236.0
 
 GATHERED_PIXELS = 0.55
 """The share of its speed that ordinary arithmetic keeps where it gathers bytes of pixels as it reads them:
-0.35 to 0.73 in convolutions of 1 to 32 images (H100)."""
+0.35 to 0.73 in convolutions of 1 to 32 images (H200)."""
 
 
 def byte_matmul(build: VulkanBuilder, a: View, b: View) -> list[View]:

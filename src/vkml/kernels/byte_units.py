@@ -108,7 +108,7 @@ TILES = (
     Tile(32, 32, 32, 16, 16, 80, 130, 0.40),
 )
 """The rule gives what they take within 30 %, and what it picks takes 14 % more than the fastest at the most,
-in products and convolutions of 10^8 to 5 · 10^11 products of bytes (H100)."""
+in products and convolutions of 10^8 to 5 · 10^11 products of bytes (H200)."""
 RANGES = (1, 2, 3, 4, 6, 8, 12, 16)
 
 forced: tuple[Tile, int] | None = None
