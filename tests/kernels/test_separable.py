@@ -119,5 +119,5 @@ def test_one_launch_is_what_three_are(
     inner = graph.constants[
         next(node for node in graph.nodes if node.attributes.get("group", 1) > 1).inputs[1]
     ]
-    assert together == ["separable", *["added_blocks"] * (inner.shape[0] > shape.channels)]
+    assert together == ["separable", *["add_partials"] * (inner.shape[0] > shape.channels)]
     np.testing.assert_allclose(made, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())

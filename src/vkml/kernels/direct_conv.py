@@ -24,12 +24,16 @@ if TYPE_CHECKING:
     from vkml.lowering.vulkan_builder import VulkanBuilder
 
 Array = np.ndarray[Any, Any]
+THREADS = 128
+"""Of a workgroup, at most, but for what more slices ask for."""
 MOST_TAPS = 25
-"""Of a window."""
+"""Of a window; a thread keeps as many vectors of weights,"""
 MOST_SEEN = 64
-"""Pixels of a channel that the results of a thread see,"""
+"""and as many pixels of a channel,"""
 MOST_SUMS = 36
-"""and sums that it has."""
+"""and sums."""
+MOST_CHANNELS = 4
+"""Input channels of a slice, where there may be more slices: each channel is waited for."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +189,7 @@ def launch(
     load = f"{weights}[at]" if shape.filters == 1 else f"loadAligned<{4 * shape.filters}>({weights} + at)"
     numbers = {
         "WINDOWS": shape.windows, "SLICES": shape.slices, "FILTERS_A_THREAD": shape.filters,
-        "KW": conv.kernel[2], "POOL_H": pool.kernel[1], "POOL_W": pool.kernel[2],
+        "KH": conv.kernel[1], "KW": conv.kernel[2], "POOL_H": pool.kernel[1], "POOL_W": pool.kernel[2],
         "STEP_H": conv.strides[1], "STEP_W": conv.strides[2],
     }  # fmt: skip
     writer.text(
@@ -206,7 +210,6 @@ def launch(
     # Pushed: SwiftShader unrolls a loop of few steps that it knows, and then compiles it for minutes.
     writer.text(
         f"#define CHANNELS {writer.word('channels', sizes.channels)}\n"
-        f"#define KH {writer.word('rows_of_taps', conv.kernel[1])}\n"
         f"#define CHANNELS_A_SLICE {writer.word('channels_a_slice', -(-sizes.channels // shape.slices))}\n"
         f"int image_at(int image) {{ return {writer.offset(('image',), x.strides[:1])}; }}\n"
         f"int image_place(int h, int w) {{ return {writer.offset(('h', 'w'), x.strides[3:])}; }}"

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from vkml.lowering.vulkan_builder import VulkanBuilder
 
 Array = np.ndarray[Any, Any]
-CHANNELS = (4, 8, 16)
+CHANNELS = (4, 8, 16, 32)
 """That a workgroup may make."""
-THREADS = (256,)
-UNROLL = 8
-"""Input channels whose elements a thread asks for together."""
+THREADS = (128, 256, 512)
+UNROLL = 32
+"""Input channels whose elements a thread asks for together, at most: each time takes as memory does."""
 MOST_SHARED = 40960
 """Bytes of shared memory that a workgroup may take."""
 
@@ -48,14 +48,14 @@ class Expansion:
     @property
     def words(self) -> int:
         """Of shared memory."""
-        return rounded(self.slices * self.channels * self.seen, 4096) if self.inputs else 0
+        return rounded(self.slices * self.channels * self.seen) if self.inputs else 0
 
     @property
     def unroll(self) -> int:
         """Input channels whose elements a thread asks for together: a power of two."""
         if not self.inputs:
             return 1
-        return math.gcd(UNROLL, self.inputs // self.slices)
+        return math.gcd(UNROLL // 2 if self.channels > 16 else UNROLL, self.inputs // self.slices)
 
     @property
     def instructions(self) -> float:
@@ -90,17 +90,16 @@ class Expansion:
             f"static const int CHANNELS = {self.channels};\n"
             f"static const int THREADS = {self.threads};\n"
             f"static const int UNROLL = {self.unroll};\n"
-            f"static const int WEIGHT_WORDS = {rounded(weight_words, 512)};\n"
+            f"static const int WEIGHT_WORDS = {rounded(weight_words)};\n"
             f"static const int EXPANDED_WORDS = {self.words};\n" + multiply_add(dtypes.FLOAT32)
         )
-        pushed(
-            writer,
-            INPUTS=self.inputs,
-            IMAGE_STRIDE=x.strides[0],
-            CHANNEL_STRIDE=x.strides[1],
-            **({"STEPS_A_SLICE": self.inputs // self.slices, "SLICES": self.slices} if self.inputs else {}),
-            **({"SEEN": self.seen} if self.inputs else {}),
+        # Pushed where they end loops: SwiftShader unrolls those of which it knows the length.
+        writer.text(
+            f"#define INPUTS {writer.word('inputs', self.inputs)}\n"
+            f"#define STEPS_A_SLICE {writer.word('steps_a_slice', self.inputs // self.slices)}"
         )
+        writer.constant(self.seen, "SEEN")
+        writer.constant(self.slices, "SLICES")
         batch, channels, _, height, width = x.shape
         flat = x.reshape((batch, channels, height * width))
         if flat is None:
@@ -108,7 +107,11 @@ class Expansion:
             place = writer.offset((f"(place / {across})", f"(place % {across})"), x.strides[3:])
         else:
             place = writer.offset(("place",), flat.strides[2:])
-        writer.text(f"int pixel_at(int place) {{ return {place}; }}")
+        writer.text(
+            f"int image_at(int image) {{ return {writer.offset(('image',), x.strides[:1])}; }}\n"
+            f"int channel_at(int channel) {{ return {writer.offset(('channel',), x.strides[1:2])}; }}\n"
+            f"int pixel_at(int place) {{ return {place}; }}"
+        )
         if first is not None:
             emit_value(writer, "expand_end", (batch, first.filters, height * width), first.epilogue)
             self.declare_weights(build, writer, "EXPAND", first.weight)
@@ -139,12 +142,7 @@ def _in_columns(weight: Array, channels: int) -> Array:
     return np.ascontiguousarray(blocks).reshape(weight.shape)
 
 
-def pushed(writer: KernelWriter, **numbers: int) -> None:
-    """Adds sizes that are told with each launch, so that layers of other sizes have the same code."""
-    for name, number in numbers.items():
-        writer.text(f"#define {name} {writer.word(name.lower(), number)}")
-
-
-def rounded(words: int, least: int) -> int:
-    """A power of two, and so many at least: what shared memory is declared as, so that few sources differ."""
-    return max(least, 1 << max(words - 1, 0).bit_length())
+def rounded(words: int) -> int:
+    """A little more, up to a quarter: what shared memory is declared as, so that few sources differ."""
+    step = 1 << max((words - 1).bit_length() - 3, 6)
+    return -(-words // step) * step

@@ -10,11 +10,11 @@ from vkml.ir import TensorType, dtypes
 from vkml.ir.lowering import CannotLower
 from vkml.ir.size import Size
 from vkml.ir.windows import Windows
-from vkml.kernels.epilogue import Epilogue
-from vkml.kernels.expanded import CHANNELS, MOST_SHARED, THREADS, Expansion, pushed, rounded
-from vkml.kernels.gemm import LAUNCH
+from vkml.kernels.expanded import CHANNELS, MOST_SHARED, THREADS, Expansion, rounded
+from vkml.kernels.gemm import LAUNCH, Product
 from vkml.kernels.links import Link
 from vkml.kernels.pointwise import emit_store, emit_value
+from vkml.kernels.results import add_partials
 from vkml.kernels.views import View
 from vkml.kernels.writer import template
 
@@ -24,13 +24,8 @@ if TYPE_CHECKING:
 
 SCHEDULERS = 4
 """Of a multiprocessor."""
-BEGIN, CODE, WAIT, INSTRUCTION = 1.6, 0.15, 0.2, 0.001
-"""Microseconds: of a workgroup with nothing to do, of a channel's code, of waiting for memory once more, of
-an instruction."""
-TRAFFIC = 6e6
-"""Bytes that all workgroups together read and write in a microsecond."""
-LANES = 32
-"""Results of a workgroup that adds up blocks."""
+BEGIN, WAIT, INSTRUCTION = 2.5, 0.45, 0.001
+"""Microseconds: of a workgroup with nothing to do, of waiting for memory once more, of an instruction."""
 MOST_TAPS = 25
 """Of a window, which are laid out."""
 
@@ -80,11 +75,15 @@ class Sizes:
         """Of threads that share the filters."""
         return max(1, shape.threads // (shape.rows * self.windows.output[2]))
 
+    def filters_at_once(self, shape: Shape) -> int:
+        """Whose sums a thread has at a time."""
+        return 8 if self.filters >= 8 * self.filter_slices(shape) else 4
+
     def weight_words(self, shape: Shape) -> int:
         return (self.inputs + self.windows.taps + self.filters) * shape.channels // 4
 
     def shared_bytes(self, shape: Shape) -> int:
-        return 16 * rounded(self.weight_words(shape), 512) + 4 * self.expansion(shape).words
+        return 16 * rounded(self.weight_words(shape)) + 4 * self.expansion(shape).words
 
 
 forced: Shape | None = None
@@ -147,34 +146,28 @@ def launch(
     expansion.declare(build, writer, x, first, sizes.weight_words(shape))
     expansion.declare_weights(build, writer, "TAP", middle.weight)
     expansion.declare_filters(build, writer, last.weight)
-    pushed(
-        writer,
-        FILTERS=sizes.filters,
-        ROWS=shape.rows,
-        FILTER_SLICES=sizes.filter_slices(shape),
-        SH=windows.strides[1],
-        SW=windows.strides[2],
-        XH=windows.spatial[1],
-        XW=windows.spatial[2],
-        OH=windows.output[1],
-        OW=windows.output[2],
-        KH=windows.kernel[1],
-    )
-    for name, pair in (("PAD", windows.pads_begin[1:]), ("D", windows.dilations[1:])):
-        for axis, number in zip("HW", pair, strict=True):
+    for name, triple in (
+        ("S", windows.strides), ("PAD", windows.pads_begin), ("D", windows.dilations),
+        ("X", windows.spatial), ("O", windows.output),
+    ):  # fmt: skip
+        for axis, number in zip("HW", triple[1:], strict=True):
             writer.constant(number, f"{name}{axis}")
+    # Pushed: SwiftShader unrolls a loop of which it knows the length.
     writer.text(
+        f"#define FILTERS {writer.word('filters', sizes.filters)}\n"
+        f"static const int KH = {windows.kernel[1]};\n"
         f"static const int KW = {windows.kernel[2]};\n"
-        f"static const int TAPS = {windows.taps};\n"
-        "static const int FILTERS_AT_ONCE = 4;"
+        f"static const int FILTERS_AT_ONCE = {sizes.filters_at_once(shape)};"
     )
+    writer.constant(shape.rows, "ROWS")
+    writer.constant(sizes.filter_slices(shape), "FILTER_SLICES")
     emit_value(writer, "windows_end", (batch, inner, output), middle.epilogue)
     partials = None
     if blocks > 1:
         partials = build.scratch(TensorType(dtypes.FLOAT32, (blocks, 1, last.filters, batch * output)))
         pointer = writer.write(partials)
-        pushed(writer, PIXELS=batch * output)
-        body = f"{pointer}[(block * FILTERS + filter) * PIXELS + image * (OH * OW) + pixel] = x;"
+        pixels, count = writer.constant(output), writer.constant(batch * output)
+        body = f"{pointer}[(block * FILTERS + filter) * {count} + image * {pixels} + pixel] = x;"
     else:
         emit_store(writer, (batch, last.filters, output), outputs, epilogue, "float")
         body = "store(image, filter, pixel, x);"
@@ -191,36 +184,12 @@ def launch(
         )
     )
     if partials is not None:
-        _add_blocks(build, partials, (batch, last.filters, output), outputs, epilogue)
+        product = Product(
+            1, last.filters, batch * output, inner, dtypes.FLOAT32, result, (batch, last.filters, output),
+            "n / PIXELS, m, n % PIXELS", "conv", (("PIXELS", output),),
+        )  # fmt: skip
+        add_partials(build, product, partials, blocks, outputs, epilogue)
     return outputs
-
-
-def _add_blocks(
-    build: VulkanBuilder,
-    partials: View,
-    space: tuple[int, int, int],
-    outputs: list[View],
-    epilogue: Epilogue | None,
-) -> None:
-    """Adds up the blocks' sums of (filters, images and their pixels), and applies the epilogue."""
-    writer = build.writer()
-    _, filters, pixels = space
-    blocks, total = partials.shape[0], math.prod(space)
-    writer.text(f"#define BLOCK_SUMS {writer.read(partials)}")
-    pushed(writer, BLOCKS=blocks, TOTAL=total, IMAGES_PIXELS=total // filters, PIXELS=pixels)
-    emit_store(writer, space, outputs, epilogue, "float")
-    writer.text(
-        "void finish(int item, float x)\n"
-        "{\n"
-        "    int filter = item / IMAGES_PIXELS;\n"
-        "    int pixel = item - filter * IMAGES_PIXELS;\n"
-        "    int image = pixel / PIXELS;\n"
-        "    store(image, filter, pixel - image * PIXELS, x);\n"
-        "}"
-    )
-    across, rows = writer.grid(-(-total // LANES), build.target.max_groups)
-    writer.text(template("added_blocks"))
-    build.emit(writer.finish("added_blocks", (across, rows, 1), variant=f"{blocks} blocks"))
 
 
 def shapes(target: Target, sizes: Sizes) -> list[Shape]:
@@ -255,10 +224,10 @@ def choose(target: Target, sizes: Sizes) -> Shape | None:
 
 
 def estimate(target: Target, sizes: Sizes, shape: Shape) -> float:
-    """Microseconds, with what adds up partial sums; fitted to 100 figures (H200).
+    """Microseconds, with what adds up partial sums.
 
-    Up to two subgroups a scheduler do not wait for each other: what counts is how many instructions a thread
-    has, and how long the code is.
+    Fitted to 70 figures (H200). Up to two subgroups a scheduler do not wait for each other: what counts is
+    how many instructions a thread has.
     """
     windows, channels = sizes.windows, shape.channels
     expansion, blocks = sizes.expansion(shape), sizes.blocks(shape)
@@ -269,14 +238,12 @@ def estimate(target: Target, sizes: Sizes, shape: Shape) -> float:
         + -(-sizes.filters // sizes.filter_slices(shape)) * (5 + 1.25 * channels)
     )
     subgroups = -(-groups // target.processors) * shape.threads / 32 / SCHEDULERS
-    waits = expansion.waits if sizes.inputs else windows.kernel[1] * channels / 16
-    results = sizes.batch * sizes.filters * math.prod(windows.output)
-    read = expansion.seen * (sizes.inputs or channels) + 4 * sizes.weight_words(shape)
-    time = LAUNCH + BEGIN + CODE * channels + WAIT * max(0, waits - 1)
-    time += INSTRUCTION * instructions * max(1.0, subgroups / 2)
-    time += 4 * (groups * read + blocks * results) / TRAFFIC
+    waits = expansion.waits if sizes.inputs else windows.taps * channels / 64
+    work = INSTRUCTION * instructions * max(1.0, subgroups / 2)
+    time = LAUNCH + BEGIN + WAIT * max(0, waits - 1) + work
     if blocks > 1:
-        time += LAUNCH + 0.4 + 0.01 * blocks + 4 * blocks * results / TRAFFIC
+        results = sizes.batch * sizes.filters * math.prod(windows.output)
+        time += LAUNCH + 0.4 + 0.011 * blocks + 4 * blocks * results / 5e6
     return time
 
 
