@@ -264,14 +264,14 @@ def test_one_plan_serves_all_numbers_of_rows(
     fragment: Fragment, vulkan_device_name: str, splits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(half_weights, "forced", (TILES["two subgroups"], splits))
-    weights = halves(2, 70, 36)
+    weights = halves(2, 26, 36)  # too small for the kernel of few rows, which a report takes open sizes for
     sketch = Sketch("product")
-    value = sketch.node("MatMul", sketch.input("a", ("rows", 70), dtypes.FLOAT16), sketch.constant(weights))
+    value = sketch.node("MatMul", sketch.input("a", ("rows", 26), dtypes.FLOAT16), sketch.constant(weights))
     with vkml.InferenceSession(
         save_graph(sketch.finish(value)), devices=vulkan_device_name, precision="high"
     ) as session:
         for rows in (9, 16, 33, 100, 40):
-            x = halves(rows, rows, 70)
+            x = halves(rows, rows, 26)
             [found] = session.run(None, {"a": x})
             check(found, x.astype(np.float64), weights.astype(np.float64))
             assert any("weights in fragments" in step.variant for step in session.report().steps)
