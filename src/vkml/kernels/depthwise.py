@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 WORKGROUP = 128
 MOST_PRODUCTS = 1024
 """Of a thread whose loops are laid out;"""
+MOST_IN_SOFTWARE = 128
+"""of one for a driver in software, which takes minutes, and gigabytes, to compile more;"""
 MOST_TAPS = 64
 """weights that it keeps in registers,"""
 MOST_ROWS = 4
@@ -50,8 +52,10 @@ def depthwise(
     depth, height, width = windows.output
     planes = batch * out_channels * depth
 
+    most = MOST_IN_SOFTWARE if build.target.processors == 1 else MOST_PRODUCTS
+
     def fits(block: Block) -> bool:
-        return _is_short(windows, block)
+        return _is_short(windows, block, most)
 
     block = block_of(x, planes, windows, fits, MOST_APART)
     items = items_of(planes, windows, block)
@@ -83,10 +87,10 @@ def depthwise(
     return outputs
 
 
-def _is_short(windows: Windows, block: Block) -> bool:
+def _is_short(windows: Windows, block: Block, most: int = MOST_PRODUCTS) -> bool:
     """Whether loops over windows are laid out: which results an element counts for is known then."""
     if not window_blocks.is_known_below(windows):
         return False
     taps = math.prod(windows.kernel[1:])
     is_low = block.columns == 1 or block.rows <= MOST_ROWS
-    return is_low and taps <= MOST_TAPS and taps * block.rows * block.columns <= MOST_PRODUCTS
+    return is_low and taps <= MOST_TAPS and taps * block.rows * block.columns <= most

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 
 WORKGROUP = 128
 _MOST_LAID_OUT = 64
-"""Elements that a thread reads, up to which its loops are laid out."""
+"""Elements that a thread reads for a column of results, up to which its loops are laid out,"""
+_MOST_IN_SOFTWARE = 16
+"""and for all of them where the driver is software, which takes minutes, and gigabytes, to compile more."""
 _MOST_APART = 4
 """Results of a thread in several rows, where their windows' rows are no neighbours."""
 _MOST_OF_A_TILE = 1024
@@ -104,8 +106,10 @@ def max_pool(build: VulkanBuilder, x: View, result: TensorType, windows: Windows
     epilogue, outputs = build.take_epilogue(result)
     planes = batch * channels * depth
 
+    is_software = build.target.processors == 1
+
     def fits(block: Block) -> bool:
-        return _is_short(windows, block)
+        return _is_short(windows, block, is_software=is_software)
 
     block = block_of(x, planes, windows, fits, _MOST_APART)
     items = items_of(planes, windows, block)
@@ -142,11 +146,10 @@ Accumulator value_of(Key key) { return key; }
 Key greater(Key a, Key b) { return maximum(a, b); }"""
 
 
-def _is_short(windows: Windows, block: Block) -> bool:
+def _is_short(windows: Windows, block: Block, *, is_software: bool = False) -> bool:
     """Whether loops over so many windows are laid out: which hold an element is known then."""
-    return is_known_below(windows) and (
-        input_rows(windows, block.rows) * span(windows, block.columns) <= _MOST_LAID_OUT * block.columns
-    )
+    most = _MOST_IN_SOFTWARE if is_software else _MOST_LAID_OUT * block.columns
+    return is_known_below(windows) and input_rows(windows, block.rows) * span(windows, block.columns) <= most
 
 
 def max_pool_places(
