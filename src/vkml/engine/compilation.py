@@ -46,6 +46,7 @@ def compile_kernels(
     missing = [kernel for name, kernel in unique.items() if name not in made]
     missing.sort(key=lambda kernel: -len(kernel.source))
     if not missing:
+        _keep(device)  # all were compiled while they were lowered
         return {id(kernel): made[kernel.name] for kernel in kernels}
     cores = usable_cores()
     workers = min(MOST_THREADS, cores, len(missing))
@@ -60,9 +61,13 @@ def compile_kernels(
                 made[name] = pipeline
                 if progress:
                     progress("compile", len(made), len(unique))
+    _keep(device)
+    return {id(kernel): made[kernel.name] for kernel in kernels}
+
+
+def _keep(device: Device) -> None:
     with contextlib.suppress(DeviceError):  # without it the next process compiles again
         device.keep_pipelines()
-    return {id(kernel): made[kernel.name] for kernel in kernels}
 
 
 def make_pipeline(device: Device, kernel: KernelSpec, module: bytes, taken: list[Pipeline]) -> Pipeline:
