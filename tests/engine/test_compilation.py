@@ -95,7 +95,8 @@ def test_a_driver_has_kernels_while_others_are_compiled(
     # All are known now, by whatever object asks.
     again = [kernel(size, constant) for size in range(1, 13) for constant in (0, 1)]
     assert set(compile_kernels(cast(Device, driver), again, []).values()) == set(found.values())
-    assert len(driver.made) == 24 and driver.kept == 1
+    assert len(driver.made) == 24
+    assert driver.kept == 2  # they may have been compiled ahead; a cache that has nothing new is not saved
 
 
 def test_the_largest_module_that_is_ready_is_next(busy: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
