@@ -72,7 +72,7 @@ def taken(tile: AnyTile | None, splits: int) -> Iterator[None]:
             if isinstance(tile, kind):
                 stack.enter_context(patch.object(kernel, "forced", (tile, splits)))
             else:
-                stack.enter_context(patch.object(kernel, "choose", lambda *_: None))
+                stack.enter_context(patch.object(kernel, "choose", lambda *_, **__: None))
         yield
 
 

@@ -160,6 +160,6 @@ def test_command(
     assert "ceilings:" in shown and "down the columns" in shown
     content = json.loads(file.read_text())
     families = [each["family"] for each in content["kernels"]]
-    assert families == ["softmax"] * 3 + ["attention"]
-    assert all(each["share"] and not each["problem"] for each in content["kernels"][:3])
-    assert content["kernels"][3]["seconds"] > 0
+    assert set(families[:-1]) == {"softmax"} and families[-1] == "attention"
+    assert all(each["share"] and not each["problem"] for each in content["kernels"][:-1])
+    assert content["kernels"][-1]["seconds"] > 0
