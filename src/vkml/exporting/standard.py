@@ -52,7 +52,7 @@ def written_in_standard(graph: Graph, opset: int | None) -> tuple[Graph, int]:
 
 def is_kept(node: Node) -> bool:
     """Whether a node of an operator that is stepwise here is written as it is: ONNX has had it for long."""
-    return node.op == "BatchNormalization" and not node.domain
+    return node.op in ("BatchNormalization", "ConvTranspose") and not node.domain
 
 
 def _need(to: Rewriting, node: Node) -> int:
