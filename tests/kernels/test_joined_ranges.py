@@ -84,6 +84,7 @@ def of_few_rows(device: str, patch: pytest.MonkeyPatch) -> None:
 
 
 def of_units(device: str, patch: pytest.MonkeyPatch) -> None:
+    fragments(device)  # skips where there are none
     tile = matrix_units.Tile(16, 16, 2, 2, 32, 2, 1.0, 1.0)
     patch.setattr(matrix_units, "forced", matrix_units.Choice(tile, 3))
 
@@ -152,13 +153,6 @@ CASES: dict[str, tuple[Force, Model, str]] = {
 }
 
 
-@pytest.fixture
-def lavapipe(vulkan_device_name: str) -> str:
-    if "SwiftShader" in vulkan.find_device(vulkan_device_name, True).title:
-        pytest.skip("SwiftShader compiles such kernels for minutes")
-    return vulkan_device_name
-
-
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(sliced, "choose", lambda target, product: None)
@@ -180,14 +174,14 @@ def kernels(made: vkml.InferenceSession) -> list[str]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_last_workgroup_makes_the_bits_of_a_second_launch(
-    lavapipe: str, name: str, monkeypatch: pytest.MonkeyPatch
+    vulkan_device_name: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     force, (graph, feed), precision = CASES[name]
-    force(lavapipe, monkeypatch)
+    force(vulkan_device_name, monkeypatch)
     made = {}
     for is_joined in (False, True):
         monkeypatch.setattr(range_sums, "forced", is_joined)
-        with session(graph, lavapipe, precision) as each:
+        with session(graph, vulkan_device_name, precision) as each:
             made[is_joined] = [each.run(None, feed)[0] for _ in range(RUNS)]
             assert ("add_partials" in kernels(each)) == (not is_joined), kernels(each)
     first = made[False][0]
@@ -196,12 +190,12 @@ def test_the_last_workgroup_makes_the_bits_of_a_second_launch(
         assert np.array_equal(found, first)
 
 
-def test_runs_at_the_same_time_count_apart(lavapipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_at_the_same_time_count_apart(vulkan_device_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each flight has counters of its own."""
-    of_tiles(lavapipe, monkeypatch)
+    of_tiles(vulkan_device_name, monkeypatch)
     monkeypatch.setattr(range_sums, "forced", True)
     graph, feed = product(70, 200, 68)
-    with session(graph, lavapipe, "highest") as made:
+    with session(graph, vulkan_device_name, "highest") as made:
         [expected] = made.run(None, feed)
         found: list[Array] = []
 
@@ -218,9 +212,9 @@ def test_runs_at_the_same_time_count_apart(lavapipe: str, monkeypatch: pytest.Mo
 
 
 def test_a_device_whose_workgroups_see_nothing_of_each_other_has_a_second_launch(
-    lavapipe: str, monkeypatch: pytest.MonkeyPatch
+    vulkan_device_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    of_tiles(lavapipe, monkeypatch)
+    of_tiles(vulkan_device_name, monkeypatch)
     real = device_registry.target_of
 
     def target_of(info: DeviceInfo, precision: str = "highest") -> Target:
@@ -230,7 +224,7 @@ def test_a_device_whose_workgroups_see_nothing_of_each_other_has_a_second_launch
     target_of.cache_clear = real.cache_clear  # type: ignore[attr-defined]
     monkeypatch.setattr(device_registry, "target_of", target_of)
     graph, feed = product(70, 200, 68)
-    with session(graph, lavapipe, "highest") as made:
+    with session(graph, vulkan_device_name, "highest") as made:
         [found] = made.run(None, feed)
         assert "add_partials" in kernels(made)
     exact = feed["a"].astype(np.float64) @ feed["b"] + normal(3, 68)
@@ -238,14 +232,14 @@ def test_a_device_whose_workgroups_see_nothing_of_each_other_has_a_second_launch
 
 
 def test_plans_of_open_sizes_have_counters_for_all_tiles(
-    lavapipe: str, monkeypatch: pytest.MonkeyPatch
+    vulkan_device_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    of_tiles(lavapipe, monkeypatch)
+    of_tiles(vulkan_device_name, monkeypatch)
     monkeypatch.setattr(range_sums, "forced", True)
     weights = normal(2, 96, 40)
     sketch = Sketch("open")
     made = sketch.node("MatMul", sketch.input("a", ("rows", 96)), sketch.constant(weights))
-    with session(sketch.finish(sketch.node("Relu", made)), lavapipe, "highest") as each:
+    with session(sketch.finish(sketch.node("Relu", made)), vulkan_device_name, "highest") as each:
         for rows in (8, 33, 200, 5, 300, 7):
             a = normal(rows, rows, 96)
             [found] = each.run(None, {"a": a})
@@ -254,11 +248,11 @@ def test_plans_of_open_sizes_have_counters_for_all_tiles(
 
 
 def test_no_candidate_writes_to_the_counters_of_another(
-    lavapipe: str, monkeypatch: pytest.MonkeyPatch
+    vulkan_device_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is measured in turns has memory in common, but for what must be 0 whenever it is run."""
     monkeypatch.setattr(range_sums, "forced", True)
-    info = vulkan.find_device(lavapipe, True)
+    info = vulkan.find_device(vulkan_device_name, True)
     trials = Trials()
     target = replace(device_registry.target_of(info, "highest"), processors=132)
     build = VulkanBuilder(target, trials)
