@@ -289,28 +289,42 @@ def test_time_that_is_over_in_the_middle_leaves_the_rest_to_rules(
     assert now[0] <= tuning.EFFORTS["quick"].seconds + step
 
 
-def test_compiling_ends_when_the_time_is_over(
-    vulkan_device_name: str, model: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def slow_driver(
+    vulkan_device_name: str, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[float, float], list[float]]:
+    """Has a driver that compiles one kernel at a time take so long, by the clock and in fact, in seconds;
+    returns when it began with each."""
     vkml.close_devices()  # with the pipelines that it keeps
     now, begun = [0.0], list[float]()
     monkeypatch.setattr(tuning, "clock", lambda: now[0])
-    monkeypatch.setattr(tuning, "usable_cores", lambda: 2)  # one kernel at a time
+    monkeypatch.setattr(tuning, "usable_cores", lambda: 2)
     make, measured = ahead.make_pipeline, tuning.Tuning._measured
 
-    def make_pipeline(*arguments: Any) -> Any:
-        begun.append(now[0])
-        now[0] += 1.5
-        return make(*arguments)
+    def set_up(by_the_clock: float, in_fact: float) -> list[float]:
+        def make_pipeline(*arguments: Any) -> Any:
+            begun.append(now[0])
+            time.sleep(in_fact)
+            now[0] += by_the_clock
+            return make(*arguments)
 
-    def until_measured(*arguments: Any) -> Any:
-        try:
-            return measured(*arguments)
-        finally:
-            monkeypatch.setattr(ahead, "make_pipeline", make)
+        def until_measured(*arguments: Any) -> Any:
+            try:
+                return measured(*arguments)
+            finally:
+                monkeypatch.setattr(ahead, "make_pipeline", make)
 
-    monkeypatch.setattr(ahead, "make_pipeline", make_pipeline)
-    monkeypatch.setattr(tuning.Tuning, "_measured", until_measured)
+        monkeypatch.setattr(ahead, "make_pipeline", make_pipeline)
+        monkeypatch.setattr(tuning.Tuning, "_measured", until_measured)
+        return begun
+
+    return set_up
+
+
+def test_compiling_ends_when_the_time_is_over(
+    vulkan_device_name: str, model: bytes, slow_driver: Callable[[float, float], list[float]]
+) -> None:
+    begun = slow_driver(1.5, 0)
     with session_of(model, vulkan_device_name, tune="quick") as session:
         assert {each.effort for each in found_in(session).values()} == {"rule"}
         np.testing.assert_allclose(session.run(None, {"x": X})[0], RESULT, atol=1e-4)
@@ -318,29 +332,10 @@ def test_compiling_ends_when_the_time_is_over(
 
 
 def test_what_would_not_end_in_time_does_not_go_to_the_driver(
-    vulkan_device_name: str, model: bytes, monkeypatch: pytest.MonkeyPatch
+    vulkan_device_name: str, model: bytes, slow_driver: Callable[[float, float], list[float]]
 ) -> None:
     """By what the driver has taken for others."""
-    vkml.close_devices()  # with the pipelines that it keeps
-    now, begun = [0.0], list[float]()
-    monkeypatch.setattr(tuning, "clock", lambda: now[0])
-    monkeypatch.setattr(tuning, "usable_cores", lambda: 2)
-    make, measured = ahead.make_pipeline, tuning.Tuning._measured
-
-    def make_pipeline(*arguments: Any) -> Any:
-        begun.append(now[0])
-        time.sleep(0.3)
-        now[0] += 1.9
-        return make(*arguments)
-
-    def until_measured(*arguments: Any) -> Any:
-        try:
-            return measured(*arguments)
-        finally:
-            monkeypatch.setattr(ahead, "make_pipeline", make)
-
-    monkeypatch.setattr(ahead, "make_pipeline", make_pipeline)
-    monkeypatch.setattr(tuning.Tuning, "_measured", until_measured)
+    begun = slow_driver(1.9, 0.3)
     with session_of(model, vulkan_device_name, tune="quick") as session:
         assert {each.effort for each in found_in(session).values()} == {"rule"}
     assert begun == [0.0], "0.1 s are left, and the modules are alike"

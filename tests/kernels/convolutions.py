@@ -133,6 +133,47 @@ def worst_result(shape: Shape, found: Floats, x: Floats, weight: Floats) -> floa
     return float(np.max(np.abs(found - shape.exact(x, weight)) / np.where(sizes == 0, 1, sizes)))
 
 
+def check_small_elements(device: str, shape: Shape) -> None:
+    """Large elements of images meet weights of zero, or the other way round: small ones have lost bits."""
+    for factor in (1e6, 1e12, 1e25):
+        x, weight = shape.x(), shape.weight()
+        x[:, ::2] *= np.float32(factor)
+        weight[:, ::2] = 0
+        assert worst_result(shape, convolved(device, shape, x, weight), x, weight) < ROUNDED, factor
+        x, weight = shape.x(), shape.weight()
+        x[:, ::2] = 0
+        weight[:, ::2] *= np.float32(factor)
+        assert worst_result(shape, convolved(device, shape, x, weight), x, weight) < ROUNDED, factor
+
+
+def check_magnitudes(device: str, shape: Shape) -> None:
+    """Elements that lie 2^50 apart, of images and of weights that a run computes."""
+    random = np.random.default_rng(5)
+    x, weight = shape.x(), shape.weight()
+    x *= np.exp(random.uniform(-17, 17, x.shape)).astype(np.float32)
+    weight *= np.exp(random.uniform(-20, 20, (shape.filters, *[1] * (weight.ndim - 1)))).astype(np.float32)
+    assert worst_result(shape, convolved(device, shape, x, weight), x, weight) < ROUNDED
+    weight *= np.exp(random.uniform(-17, 17, weight.shape)).astype(np.float32)
+    assert worst_result(shape, convolved(device, shape, shape.x(), weight), shape.x(), weight) < ROUNDED
+    tiny = (shape.x() * np.float32(1e-30)).astype(np.float32)
+    assert worst_result(shape, convolved(device, shape, tiny, shape.weight()), tiny, shape.weight()) < ROUNDED
+
+
+def check_what_is_not_finite(device: str, shape: Shape) -> None:
+    """Infinities, NaN, and sums that overflow: each result is that of ordinary arithmetic."""
+    x, weight = shape.x(), shape.weight()
+    x[0, 3, 1, 2], x[0, 4, 4, 5], x[0, 0, 3, 3] = np.inf, np.nan, 1e37
+    weight[2, 1, 0, 0], weight[7, 3, 1, 1], weight[9, 0, 0, 0] = -np.inf, np.nan, 1e37
+    weight[11], weight[12, :] = 0, 1e-30
+    found = convolved(device, shape, x, weight)
+    with np.errstate(all="ignore"):
+        exact = shape.exact(x, weight)
+        exact[np.abs(exact) > np.finfo(np.float32).max] *= np.inf
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(exact))
+    np.testing.assert_array_equal(np.isposinf(found), np.isposinf(exact))
+    np.testing.assert_array_equal(np.isneginf(found), np.isneginf(exact))
+
+
 def worst_pixel(found: npt.NDArray[np.floating], exact: Doubles) -> float:
     """The largest relative L2 error of a pixel's results."""
     gap = np.linalg.norm(found.astype(np.float64) - exact, axis=1)

@@ -16,6 +16,9 @@ from tests.kernels.convolutions import (
     ROUNDED,
     Doubles,
     Shape,
+    check_magnitudes,
+    check_small_elements,
+    check_what_is_not_finite,
     convolved,
     error,
     graph,
@@ -43,16 +46,6 @@ SMALL = Tile(16, 16, 2, 1, 32, 1, 1.0, 1.0)
 FLAT = Tile(16, 16, 4, 1, 32, 1, 1.0, 1.0)
 """Fewer loads a thread: for fragments of few lanes, as lavapipe's are."""
 SLICED = Tile(16, 16, 2, 2, 32, 2, 1.0, 1.0)
-
-
-@pytest.fixture
-def device(vulkan_device_name: str) -> str:
-    from vkml import vulkan
-
-    target = device_registry.target_of(vulkan.find_device(vulkan_device_name, True))
-    if target.fragment is None:
-        pytest.skip("no fp16 matrix units on this device")
-    return vulkan_device_name
 
 
 def fitting(choice: Choice, device: str) -> Choice:
@@ -235,15 +228,7 @@ def test_small_elements_that_the_large_ones_leave_alone(device: str, name: str) 
     """Large elements of images meet weights of zero, or the other way round: small ones have lost bits."""
     choice, shape = COMPUTED[name]
     matrix_units.forced = fitting(choice, device)
-    for factor in (1e6, 1e12, 1e25):
-        x, weight = shape.x(), shape.weight()
-        x[:, ::2] *= np.float32(factor)
-        weight[:, ::2] = 0
-        assert worst_result(shape, convolved(device, shape, x, weight), x, weight) < ROUNDED, factor
-        x, weight = shape.x(), shape.weight()
-        x[:, ::2] = 0
-        weight[:, ::2] *= np.float32(factor)
-        assert worst_result(shape, convolved(device, shape, x, weight), x, weight) < ROUNDED, factor
+    check_small_elements(device, shape)
 
 
 @pytest.mark.parametrize("name", COMPUTED)
@@ -251,15 +236,7 @@ def test_computed_weights_and_images_of_any_magnitude(device: str, name: str) ->
     """Elements lie 2^50 apart."""
     choice, shape = COMPUTED[name]
     matrix_units.forced = fitting(choice, device)
-    random = np.random.default_rng(5)
-    x, weight = shape.x(), shape.weight()
-    x *= np.exp(random.uniform(-17, 17, x.shape)).astype(np.float32)
-    weight *= np.exp(random.uniform(-20, 20, (shape.filters, *[1] * (weight.ndim - 1)))).astype(np.float32)
-    assert worst_result(shape, convolved(device, shape, x, weight), x, weight) < ROUNDED
-    weight *= np.exp(random.uniform(-17, 17, weight.shape)).astype(np.float32)
-    assert worst_result(shape, convolved(device, shape, shape.x(), weight), shape.x(), weight) < ROUNDED
-    tiny = (shape.x() * np.float32(1e-30)).astype(np.float32)
-    assert worst_result(shape, convolved(device, shape, tiny, shape.weight()), tiny, shape.weight()) < ROUNDED
+    check_magnitudes(device, shape)
 
 
 @pytest.mark.parametrize("name", COMPUTED)
@@ -267,17 +244,7 @@ def test_what_is_not_finite_beside_computed_weights(device: str, name: str) -> N
     """Infinities, NaN, and sums that overflow: each result is that of ordinary arithmetic."""
     choice, shape = COMPUTED[name]
     matrix_units.forced = fitting(choice, device)
-    x, weight = shape.x(), shape.weight()
-    x[0, 3, 1, 2], x[0, 4, 4, 5], x[0, 0, 3, 3] = np.inf, np.nan, 1e37
-    weight[2, 1, 0, 0], weight[7, 3, 1, 1], weight[9, 0, 0, 0] = -np.inf, np.nan, 1e37
-    weight[11], weight[12, :] = 0, 1e-30
-    found = convolved(device, shape, x, weight)
-    with np.errstate(all="ignore"):
-        exact = shape.exact(x, weight)
-        exact[np.abs(exact) > np.finfo(np.float32).max] *= np.inf
-    np.testing.assert_array_equal(np.isnan(found), np.isnan(exact))
-    np.testing.assert_array_equal(np.isposinf(found), np.isposinf(exact))
-    np.testing.assert_array_equal(np.isneginf(found), np.isneginf(exact))
+    check_what_is_not_finite(device, shape)
 
 
 def test_zeros_of_computed_weights(device: str) -> None:

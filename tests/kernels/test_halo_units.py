@@ -12,8 +12,10 @@ import pytest
 import vkml
 from benchmarks.conv_units.layers import SETS, Layer
 from tests.kernels.convolutions import (
-    ROUNDED,
     Shape,
+    check_magnitudes,
+    check_small_elements,
+    check_what_is_not_finite,
     convolved,
     error,
     graph,
@@ -22,10 +24,8 @@ from tests.kernels.convolutions import (
     run,
     tf32,
     worst_pixel,
-    worst_result,
 )
 from tests.kernels.gpu_targets import GPU
-from vkml.engine import devices as device_registry
 from vkml.engine.sketch import Sketch
 from vkml.kernels import halo_units
 from vkml.kernels.halo_units import Choice, Tile
@@ -38,16 +38,6 @@ PAIRS = Tile(2, 8, 2, 1, 2, 8, 2, 4)
 """Blocks of 8 channels: taps side by side are a step of k."""
 WIDE = Tile(1, 8, 4, 2, 1, 8, 1, 4)
 """More subgroups, which share loads."""
-
-
-@pytest.fixture
-def device(vulkan_device_name: str) -> str:
-    from vkml import vulkan
-
-    target = device_registry.target_of(vulkan.find_device(vulkan_device_name, True))
-    if target.fragment is None:
-        pytest.skip("no fp16 matrix units on this device")
-    return vulkan_device_name
 
 
 @pytest.fixture(autouse=True)
@@ -216,45 +206,21 @@ def test_weights_that_a_run_computes(device: str, name: str) -> None:
 def test_small_elements_that_the_large_ones_leave_alone(device: str, name: str) -> None:
     """Large elements of images meet weights of zero, or the other way round: small ones have lost bits."""
     halo_units.forced, shape = COMPUTED[name]
-    for factor in (1e6, 1e12, 1e25):
-        x, weight = shape.x(), shape.weight()
-        x[:, ::2] *= np.float32(factor)
-        weight[:, ::2] = 0
-        assert worst_result(shape, convolved(device, shape, x, weight), x, weight) < ROUNDED, factor
-        x, weight = shape.x(), shape.weight()
-        x[:, ::2] = 0
-        weight[:, ::2] *= np.float32(factor)
-        assert worst_result(shape, convolved(device, shape, x, weight), x, weight) < ROUNDED, factor
+    check_small_elements(device, shape)
 
 
 @BY_VALUES
 def test_computed_weights_and_images_of_any_magnitude(device: str, name: str) -> None:
     """Elements lie 2^50 apart."""
     halo_units.forced, shape = COMPUTED[name]
-    random = np.random.default_rng(5)
-    x, weight = shape.x(), shape.weight()
-    x *= np.exp(random.uniform(-17, 17, x.shape)).astype(np.float32)
-    weight *= np.exp(random.uniform(-20, 20, (shape.filters, 1, 1, 1))).astype(np.float32)
-    assert worst_result(shape, convolved(device, shape, x, weight), x, weight) < ROUNDED
-    weight *= np.exp(random.uniform(-17, 17, weight.shape)).astype(np.float32)
-    assert worst_result(shape, convolved(device, shape, shape.x(), weight), shape.x(), weight) < ROUNDED
+    check_magnitudes(device, shape)
 
 
 @BY_VALUES
 def test_what_is_not_finite_beside_computed_weights(device: str, name: str) -> None:
     """Infinities, NaN, and sums that overflow: each result is that of ordinary arithmetic."""
     halo_units.forced, shape = COMPUTED[name]
-    x, weight = shape.x(), shape.weight()
-    x[0, 3, 1, 2], x[0, 4, 4, 5], x[0, 0, 3, 3] = np.inf, np.nan, 1e37
-    weight[2, 1, 0, 0], weight[7, 3, 1, 1], weight[9, 0, 0, 0] = -np.inf, np.nan, 1e37
-    weight[11], weight[12, :] = 0, 1e-30
-    found = convolved(device, shape, x, weight)
-    with np.errstate(all="ignore"):
-        exact = shape.exact(x, weight)
-        exact[np.abs(exact) > np.finfo(np.float32).max] *= np.inf
-    np.testing.assert_array_equal(np.isnan(found), np.isnan(exact))
-    np.testing.assert_array_equal(np.isposinf(found), np.isposinf(exact))
-    np.testing.assert_array_equal(np.isneginf(found), np.isneginf(exact))
+    check_what_is_not_finite(device, shape)
 
 
 @pytest.mark.parametrize(("spatial", "splits"), [((6, 12), 1), ((5, 7), 2)], ids=str)

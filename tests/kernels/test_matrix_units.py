@@ -47,16 +47,6 @@ GPU = Target(
 )
 
 
-@pytest.fixture
-def device(vulkan_device_name: str) -> str:
-    from vkml import vulkan
-
-    target = device_registry.target_of(vulkan.find_device(vulkan_device_name, True))
-    if target.fragment is None:
-        pytest.skip("no fp16 matrix units on this device")
-    return vulkan_device_name
-
-
 @pytest.fixture(autouse=True)
 def forced() -> Iterator[None]:
     yield

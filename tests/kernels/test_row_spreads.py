@@ -27,15 +27,12 @@ Doubles = npt.NDArray[np.float64]
 
 @pytest.fixture(autouse=True, params=[0, 512], ids=["few threads", "many threads"])
 def large_gpu(
-    vulkan_device_name: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    vulkan_device_name: str,
+    many_processors: None,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> Iterator[None]:
     """Rules take the device for one of 132 processors, which rows fill, or do not."""
-    real = vkml.engine.devices.target_of
-    monkeypatch.setattr(
-        vkml.engine.devices,
-        "target_of",
-        lambda info, precision="highest": replace(real(info, precision), processors=132),
-    )
     monkeypatch.setattr(rows, "FILLED", request.param)
     if "SwiftShader" in vulkan.find_device(vulkan_device_name, True).title:
         monkeypatch.setattr(rows, "MOST_KEPT", 8)  # it compiles for minutes what is unrolled further

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,15 +23,12 @@ SHAPES = [((700, 40), 0), ((3, 300, 2, 36), 1), ((2, 333, 20), 1), ((260, 132), 
 
 @pytest.fixture(autouse=True, params=[1, 3, 64], ids=["one range", "some", "many"])
 def ranges(
-    vulkan_device_name: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    vulkan_device_name: str,
+    many_processors: None,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> Iterator[int]:
     """Rows that a large GPU does not keep go in so many ranges, of which the last may be empty."""
-    real = vkml.engine.devices.target_of
-    monkeypatch.setattr(
-        vkml.engine.devices,
-        "target_of",
-        lambda info, precision="highest": replace(real(info, precision), processors=132),
-    )
     monkeypatch.setattr(row_spread, "MOST_KEPT", 2)
     if "SwiftShader" in vulkan.find_device(vulkan_device_name, True).title:
         # It compiles for minutes what is laid out further.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,7 @@ from vkml.kernels.views import View
 from vkml.kernels.writer import KernelWriter, multiply_add, template
 
 if TYPE_CHECKING:
+    from vkml.kernels import halo_units
     from vkml.lowering.target import Target
     from vkml.lowering.vulkan_builder import VulkanBuilder
 
@@ -107,7 +108,7 @@ def launch(
     fragment = build.target.fragment
     assert fragment is not None
     tile, splits = choice.tile, choice.splits
-    batch, filters, pixels = product.space
+    _, filters, pixels = product.space
     m = product.n
     if weight.is_reversed or flat(weight) is None:
         weight = build.contiguous(weight)
@@ -151,21 +152,44 @@ def launch(
     define(writer, fragment, choice, (m, filters, product.k), pointers)
     shape = tile.n, tile.m
     partials = emit_finish(build, writer, product, splits, shape, tile.threads(fragment), outputs, epilogue)
-    across, rows = writer.grid(-(-m // tile.m) * -(-filters // tile.n), build.target.max_groups)
+    kernels = "matrix_units_windows", "unit_weights", "matrix_units"
+    emit(build, writer, product, weight, kernels, choice, -(-m // tile.m) * -(-filters // tile.n))
+    if partials is not None:
+        add_partials(build, product, partials, splits, outputs, epilogue)
+    return outputs
+
+
+def emit(
+    build: VulkanBuilder,
+    writer: KernelWriter,
+    product: Product,
+    weight: View,
+    files: Sequence[str],
+    choice: Choice | halo_units.Choice,
+    tiles: int,
+) -> None:
+    """Emits a convolution of scaled fp16.
+
+    Args:
+        build: where the launch goes.
+        writer: of the kernel, which knows all but what is the same for all tiles.
+        product: its sizes.
+        weight: results are computed again where these are no constant and need it.
+        files: what is between scales and results.
+        choice: tile and ranges of K.
+        tiles: of results, each one workgroup's.
+    """
+    fragment = build.target.fragment
+    assert fragment is not None
+    batch, filters, pixels = product.space
+    across, rows = writer.grid(tiles, build.target.max_groups)
     writer.need(*MATRIX_UNIT_NEEDS)
-    files = (
-        "scales",
-        "scale_guesses",
-        "matrix_units_windows",
-        "unit_weights",
-        "matrix_units",
-        "shared_results",
-    )
-    writer.text("".join(map(template, files if weight.buffer.is_constant else (*files, "exact_results"))))
+    guard = () if weight.buffer.is_constant else ("exact_results",)
+    writer.text("".join(map(template, ("scales", "scale_guesses", *files, "shared_results", *guard))))
     build.emit(
         writer.finish(
             "conv",
-            (across, rows, splits),
+            (across, rows, choice.splits),
             variant=choice.label(),
             reason=f"batch {batch}, {filters} filters, {pixels} pixels, K {product.k}: fp16 scaled by tiles "
             f"and filters, fp32 sums; {choice.time:.0f} µs expected, "
@@ -173,9 +197,6 @@ def launch(
             subgroup_size=fragment.lanes,
         )
     )
-    if partials is not None:
-        add_partials(build, product, partials, splits, outputs, epilogue)
-    return outputs
 
 
 def define_guard(writer: KernelWriter, weight: View, packed: View) -> None:

@@ -16,7 +16,7 @@ from vkml.ir.size import Size, is_multiple, typical
 from vkml.ir.windows import Windows
 from vkml.ir.wording import counted
 from vkml.kernels import matrix_units
-from vkml.kernels.conv_units import VALUES_LEAST_POWER, define_guard, flat
+from vkml.kernels.conv_units import VALUES_LEAST_POWER, define_guard, emit, flat
 from vkml.kernels.gemm import LAUNCH, Product, estimate_ordinary
 from vkml.kernels.matrix_units import (
     BAND,
@@ -29,7 +29,6 @@ from vkml.kernels.matrix_units import (
 from vkml.kernels.packed_weights import (
     COLUMN_PADDING,
     K_PADDING,
-    MATRIX_UNIT_NEEDS,
     WIDEST_TILE,
     Fragment,
     define_guess,
@@ -40,7 +39,6 @@ from vkml.kernels.packed_weights import (
 )
 from vkml.kernels.results import add_partials, define_results
 from vkml.kernels.views import View
-from vkml.kernels.writer import template
 
 if TYPE_CHECKING:
     from vkml.lowering.target import Target
@@ -491,20 +489,14 @@ def launch(
         store = define_results(writer, product.space, outputs, epilogue, has_fours=has_rows_of_four)
         call = f"{store}(image, n, pixel, x)"
     writer.text(f"void finish(int split, int image, int n, int pixel, Results x) {{ {call}; }}")
-    across, rows = writer.grid(layout.tiles * -(-filters // tile.n), build.target.max_groups)
-    writer.need(*MATRIX_UNIT_NEEDS)
-    files = ("scales", "scale_guesses", "halo_pixels", "unit_weights", "halo_units", "shared_results")
-    writer.text("".join(map(template, files if weight.buffer.is_constant else (*files, "exact_results"))))
-    build.emit(
-        writer.finish(
-            "conv",
-            (across, rows, splits),
-            variant=choice.label(),
-            reason=f"batch {batch}, {filters} filters, {pixels} pixels, K {product.k}: fp16 scaled by tiles "
-            f"and filters, fp32 sums; {choice.time:.0f} µs expected, "
-            f"else {estimate_ordinary(build.target, product):.0f}",
-            subgroup_size=fragment.lanes,
-        )
+    emit(
+        build,
+        writer,
+        product,
+        weight,
+        ("halo_pixels", "unit_weights", "halo_units"),
+        choice,
+        layout.tiles * -(-filters // tile.n),
     )
     if partials is not None:
         add_partials(build, product, partials, splits, outputs, epilogue)

@@ -1,4 +1,4 @@
-"""Has a convolution over channels compute the convolutions before it, whose results nobody else reads."""
+"""Has a convolution over channels, or a pooling, compute the convolutions before it that it alone reads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def fuse_links(
     place: Callable[[Node], str],
     accepted: Callable[[Sequence[Node]], Collection[str]],
 ) -> Graph:
-    """The graph with chains of convolutions, each the only reader of the one before, as groups where it pays.
+    """The graph with chains, each node the one reader of that before, as groups where that pays.
 
     Args:
         graph: fused.
