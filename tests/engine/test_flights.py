@@ -97,6 +97,57 @@ def test_a_run_does_not_wait_for_another(device_name: str, monkeypatch: pytest.M
         np.testing.assert_array_equal(first[0], wanted[0])
 
 
+def test_a_shorter_way_is_made_when_no_run_is_under_way(
+    vulkan_device_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To make one may record, into commands and memory that a run has."""
+    x = numbers(0)
+    with vkml.InferenceSession(tanh_of_product(len(x)), options(), devices=vulkan_device_name) as session:
+        wanted = through_plan(session, x)
+        plan = only_plan(session)
+        outputs = [output.name for output in session.get_outputs()]
+        reached, goes_on = block_first(monkeypatch)
+        running, made = in_thread(lambda: through_plan(session, x))
+        assert reached.wait(timeout=patience(60))
+        makers = [
+            in_thread(lambda: plan.prepared([x], outputs, {})),
+            in_thread(lambda: plan.array_call([x])),
+        ]
+        for thread, _ in makers:
+            thread.join(timeout=0.2)
+            assert thread.is_alive()
+        goes_on.set()
+        running.join()
+        np.testing.assert_array_equal(made[0], wanted)
+        for thread, found in makers:
+            thread.join()
+            [call] = found
+            np.testing.assert_array_equal(call([x])[0], wanted)
+    assert plan.prepared([x], outputs, {}) is None and plan.array_call([x]) is None, "it is closed"
+
+
+def test_no_shorter_way_is_made_in_the_midst_of_a_run(
+    vulkan_device_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a signal handler: it would wait for the run that it interrupts."""
+    x = numbers(0)
+    with vkml.InferenceSession(tanh_of_product(len(x)), options(), devices=vulkan_device_name) as session:
+        through_plan(session, x)
+        plan = only_plan(session)
+        outputs = [output.name for output in session.get_outputs()]
+        run_only, found = Flight.run_only, []
+
+        def interrupted(self: Flight, feeds: Any, bound: Any) -> Any:
+            found.extend([plan.prepared([x], outputs, {}), plan.array_call([x])])
+            with pytest.raises(Fail, match="runs in this very thread"):
+                plan.bind([x.shape])
+            return run_only(self, feeds, bound)
+
+        monkeypatch.setattr(Flight, "run_only", interrupted)
+        through_plan(session, x)
+        assert found == [None, None]
+
+
 def test_without_memory_for_another_it_waits(device_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with vkml.InferenceSession(tanh_of_product(), options(), devices=device_name) as session:
         wanted = [through_plan(session, numbers(seed)) for seed in range(2)]

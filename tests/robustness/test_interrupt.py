@@ -116,6 +116,43 @@ def test_an_interrupt_at_every_place(device_name: str) -> None:
     ends_well((COMMON + EVERYWHERE).format(name=device_name, size=4, layers=1))
 
 
+AHEAD = """
+    import threading, time
+    from tests.engine.test_ahead import Driver, kernel
+    from tests.patience import patience
+    from tests.robustness.interrupts import interrupted_everywhere
+    from vkml.engine import ahead
+
+    def compile():
+        driver = Driver()
+        drivers.append(driver)
+        with ahead.compiled_ahead(lambda: driver, most=2) as compiler:
+            for number in range(3):
+                compiler.want(kernel(number))
+            compiler.want_all([kernel(3)])
+
+    def check():
+        end = time.monotonic() + patience(30)
+        while time.monotonic() < end and any("vkml-ahead" in each.name for each in threading.enumerate()):
+            time.sleep(0.001)
+        assert not [each.name for each in threading.enumerate() if "vkml-ahead" in each.name]
+        assert all(driver.users == 0 for driver in drivers), "kernels are not given back"
+
+    drivers = []
+    compile()
+    check()
+    assert interrupted_everywhere(compile, check, ["engine/ahead.py"]) > 50
+    left = ahead.Ahead(Driver, most=2)  # as if an interrupt had come right before what closes it
+    left.want(kernel(4))
+    print("done")
+"""
+
+
+def test_threads_that_compile_ahead_end(tmp_path: Path) -> None:
+    """Wherever an interrupt comes, and with the program at the latest."""
+    ends_well(AHEAD, VKML_CACHE_DIR=str(tmp_path))
+
+
 PLACES = 40
 """Of each case, drawn by a fixed seed from 800 to 1700: a place takes a fifth of a second on lavapipe."""
 OF_VULKAN = ("vulkan/pipelines", "vulkan/commands", "vulkan/memory", "vulkan/submission", "vulkan/context")

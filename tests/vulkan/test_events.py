@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -36,11 +37,15 @@ class EventAdder(Adder):
         return recorder.finish()
 
 
-def opened(info: DeviceInfo) -> Device:
+def native_calls(info: DeviceInfo) -> NativeCalls:
     found = calls()
     if found is None or info.capabilities.portability_subset:
         pytest.skip("no machine code on this processor, or VKML_NATIVE=0")
-    device = Device(info, native=NativeCalls(*found))
+    return NativeCalls(*found)
+
+
+def opened(info: DeviceInfo) -> Device:
+    device = Device(info, native=native_calls(info))
     device.context.ends_by_event = True
     return device
 
@@ -181,6 +186,97 @@ def test_threads_settle_what_others_run(info: DeviceInfo) -> None:
             thread.join()
         device.context.settle()
         assert not device.context.unsettled
+
+
+@every_device
+def test_a_run_ends_after_its_commands_whoever_settles_meanwhile(
+    info: DeviceInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is settled when a run has been noted, but not submitted, are the runs before it."""
+    monkeypatch.setattr(submission, "_RUN_SPINS", 1)
+    monkeypatch.setattr(submission, "DEFAULT_SPIN_SECONDS", 0.0)
+    native, settled = native_calls(info), []
+
+    def run_late(address: int) -> None:
+        thread = threading.Thread(target=device.context.settle)
+        thread.start()
+        thread.join()
+        settled.append(not device.context.unsettled)
+        native.run_by_event(address)
+
+    with Device(info, native=native._replace(run_by_event=run_late)) as device:
+        device.context.ends_by_event = True
+        adder = EventAdder(device, 1 << 20)
+        b = floats(1 << 20, 20)
+        device.upload(adder.b, 0, b)
+        run_many(adder, BEFORE)
+        for seed in range(10):
+            a = floats(1 << 20, seed)
+            device.upload(adder.a, 0, a)
+            adder.submission.run()
+            np.testing.assert_array_equal(adder.read(adder.o), a + b)
+        assert settled == [True] * 10
+
+
+@every_device
+def test_what_is_being_settled_is_awaited(info: DeviceInfo) -> None:
+    """Nothing is destroyed while another thread waits for the semaphore behind runs that may use it."""
+    with opened(info) as device:
+        adder = EventAdder(device, 100)
+        run_many(adder, BEFORE + 1)
+        [(key, end)] = device.context.unsettled.items()
+        began, goes_on, events = threading.Event(), threading.Event(), []
+
+        def end_late() -> None:
+            began.set()
+            assert goes_on.wait(60)
+            end()
+            events.append("settled")
+
+        def free() -> None:
+            adder.o.free()
+            events.append("freed")
+
+        device.context.unsettled[key] = end_late
+        threads = [threading.Thread(target=device.context.settle), threading.Thread(target=free)]
+        threads[0].start()
+        assert began.wait(60)
+        threads[1].start()
+        threads[1].join(0.2)
+        goes_on.set()
+        for thread in threads:
+            thread.join()
+        assert events == ["settled", "freed"]
+
+
+@every_device
+def test_a_run_is_not_begun_before_what_could_set_its_event_has_ended(info: DeviceInfo) -> None:
+    seen: list[str] = []
+
+    def noting(name: str) -> Callable[[int], None]:
+        real = getattr(native, name)
+
+        def note(address: int) -> None:
+            seen.append(name)
+            real(address)
+
+        return note
+
+    native = native_calls(info)
+    native = native._replace(**{name: noting(name) for name in ("run", "run_by_event")})
+    with Device(info, native=native) as device:
+        device.context.ends_by_event = True
+        adder = EventAdder(device, 100)
+        run_many(adder, BEFORE)
+        adder.submission.submit()  # whose end nobody waits for, as after an interrupt
+        seen.clear()
+        run_many(adder, 2)
+        assert seen == ["run", "run_by_event", "run_by_event"]
+        adder.submission.submit()
+        assert adder.submission.wait()
+        seen.clear()
+        run_many(adder, 1)
+        assert seen == ["run_by_event"]
 
 
 @every_device

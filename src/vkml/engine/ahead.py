@@ -9,7 +9,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vkml.cpu.heap import freed_memory_returned
 from vkml.cpu.processor import usable_cores
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _Module = tuple[int, int, KernelSpec | None, bytes]
 """Order, number, kernel and module; no kernel: the end."""
 _AT_ONCE = -(1 << 62)
+_PATIENCE = 0.5
+"""Seconds after which a thread that was given nothing looks whether anybody is left who could."""
 
 
 class Ahead:
@@ -105,13 +107,27 @@ class Ahead:
 
     def _start(self, threads: list[threading.Thread], work: Callable[[], None]) -> None:
         thread = threading.Thread(target=work, name=f"vkml-ahead_{len(threads)}")
-        with contextlib.suppress(RuntimeError):  # the interpreter is ending
+        threads.append(thread)  # before an interrupt can come that it would be lost by
+        try:
             thread.start()
-            threads.append(thread)
+        except RuntimeError:  # the interpreter is ending
+            threads.remove(thread)
+
+    def _is_over(self) -> bool:
+        """Whether nothing comes any more: behind an interrupt the program's end may be what says so."""
+        return self._is_stopped or not threading.main_thread().is_alive()
+
+    def _next(self, given: queue.SimpleQueue[Any] | queue.PriorityQueue[Any]) -> Any:
+        """What a thread is to do next; None: nothing any more."""
+        while not self._is_over():
+            with contextlib.suppress(queue.Empty):
+                found = given.get(timeout=_PATIENCE)
+                return None if self._is_over() else found
+        return None
 
     def _compile_here(self) -> None:
         while self._compile_next():
-            while self._elsewhere and not self._is_lowered.wait(0.02):
+            while self._elsewhere and not self._is_over() and not self._is_lowered.wait(0.02):
                 pass
 
     def _compile_elsewhere(self) -> None:
@@ -126,8 +142,8 @@ class Ahead:
         process.leave_to_all()
 
     def _compile_next(self, process: LentProcess | None = None) -> bool:
-        kernel = self._wanted.get()
-        if kernel is None or self._is_stopped:
+        kernel = self._next(self._wanted)
+        if kernel is None:
             return False
         try:
             compiler = None if process is None else process.compiler
@@ -138,10 +154,9 @@ class Ahead:
         return True
 
     def _drive(self) -> None:
-        while not self._is_stopped:
-            _, _, kernel, module = self._modules.get()
-            if kernel is None:
-                return
+        while (found := self._next(self._modules)) is not None:
+            _, _, kernel, module = found
+            assert kernel is not None, "there is none at the end alone"
             with contextlib.suppress(Exception):
                 self._drive_one(self._open(), kernel, module)
             self._done[kernel.name].set()
@@ -193,11 +208,20 @@ class Ahead:
 
     def close(self) -> None:
         """Waits for kernels that are being compiled, and gives all of them back."""
+        try:
+            self._close()
+        except BaseException:
+            self._close()  # what an interrupt has left
+            raise
+
+    def _close(self) -> None:
         self.stop()
         for thread in (*self._compilers, *self._drivers):
-            thread.join()
-        for process in self._processes:
-            process.close()
+            if thread.is_alive():  # an interrupt may have come before it began
+                thread.join()
+        while self._processes:
+            self._processes[-1].close()
+            self._processes.pop()
         self._heap.close()
         if self._taken:
             self._open().release_all(self._taken)

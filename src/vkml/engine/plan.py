@@ -399,7 +399,19 @@ class Plan:
         if any(value.device is not program.on for value in there):
             return None  # addresses of one device mean nothing to another
         given_targets = [targets.get(name) for name in program.outputs]
-        return program.prepared(flight, inputs, values, given_targets, is_holding)
+        make = functools.partial(program.prepared, flight, inputs, values, given_targets, is_holding)
+        return self._made_alone(flight, make)
+
+    def _made_alone(self, flight: Flight, make: Callable[[], Prepared | None]) -> Prepared | None:
+        """What is made while no run of the flight's is under way: it may record, as runs do."""
+        with flight.lock:
+            if flight.is_taken or self.is_closed:
+                return None
+            flight.is_taken = True
+            try:
+                return make()
+            finally:
+                flight.is_taken = False
 
     def array_call(self, feeds: Sequence[Array]) -> Prepared | None:
         """The shortest way from arrays to arrays, where one program of known sizes is the whole plan.
@@ -414,11 +426,15 @@ class Plan:
         if not self._is_direct or self.sizes is not None:
             return None
         flight = self._flights[0]
-        [program] = flight.programs
+        program = next(iter(self.programs), None)
         if isinstance(program, CpuBound):
-            return program.array_call(flight)
-        assert isinstance(program, VulkanBound)
-        return program.prepared(flight, feeds, (), [None] * len(program.outputs), False)
+            return self._made_alone(flight, functools.partial(program.array_call, flight))
+        if not isinstance(program, VulkanBound):
+            return None  # it has just been closed
+        targets = [None] * len(program.outputs)
+        return self._made_alone(
+            flight, functools.partial(program.prepared, flight, feeds, (), targets, False)
+        )
 
     def watch(self, files: Sequence[MappedFile]) -> None:
         """Has sizes that come later refused with `ModelChanged` where one of these files has changed by then.
@@ -433,6 +449,8 @@ class Plan:
         """Makes what a run with inputs of these shapes needs, for reports."""
         flight = self._flights[0]
         with flight.lock:
+            if flight.is_taken:
+                raise self._refusal(flight)
             values = self.values_of(shapes)
             if values is not None and not self.is_closed:
                 for program in flight.programs:

@@ -119,12 +119,13 @@ class Context:
         self.is_closed = False
         self._why_given_up = ""
         self.native = native
-        self.unsettled: dict[int, Callable[[], object]] = {}
-        """By submission: waits for a semaphore behind runs whose ends only events have told."""
+        self.unsettled: dict[object, Callable[[], object]] = {}
+        """By the submission's key: waits for a semaphore behind runs whose ends only events have told."""
         self.ends_by_event: bool | None = None
         """Whether an event tells the host sooner of a run's end than a semaphore; None: not known yet."""
         self.settling = threading.RLock()
         """Held by who does so; what is collected meanwhile may settle others."""
+        self._settlers = 0
         self._process = os.getpid()
         renew_in_child(self._leave_to_parent)
 
@@ -136,6 +137,8 @@ class Context:
     def _leave_to_parent(self) -> None:
         self.is_closed = True
         self._owned.clear()
+        self.unsettled.clear()
+        self.settling, self._settlers = threading.RLock(), 0
 
     def require_open(self) -> None:
         """Raises when the device has been closed, or is the parent's in a forked child."""
@@ -205,9 +208,18 @@ class Context:
         Their commands have run, but what they use may only be destroyed, or recorded anew, once a semaphore
         or the device's being idle says so.
         """
-        while self.unsettled:
-            with contextlib.suppress(KeyError, DeviceError):
-                self.unsettled.popitem()[1]()
+        # In this order: whoever takes a run from there is counted before, and until it has ended.
+        if not self.unsettled and not self._settlers:
+            return
+        with self.settling:
+            self._settlers += 1
+            try:
+                while self.unsettled:
+                    with contextlib.suppress(KeyError, DeviceError):
+                        # Taken first: a run that another thread begins meanwhile is not settled by this.
+                        self.unsettled.popitem()[1]()
+            finally:
+                self._settlers -= 1
 
     def create(self, kind: str, function: str, info: Any) -> tuple[int, Key]:
         """Makes an object by `vkCreate…(device, info, NULL, &handle)`, named `kind` without "Vk".

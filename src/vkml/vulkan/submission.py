@@ -128,7 +128,8 @@ class Submission:
         event = buffers[0].event if len(buffers) == 1 and not waits and not signals else None
         if event is not None:
             by_event = self._by_event = _RunsByEvent(self, context, buffers[0], event, time_limit)
-            self.submit, self.run, self.wait = by_event.submit, by_event.run, by_event.wait
+            self.submit, self.run = by_event.submit, by_event.run
+            self.wait, self.finish = by_event.wait, by_event.finish
 
     def free(self) -> None:
         """Destroys its timeline; idempotent. It must not be running."""
@@ -169,8 +170,10 @@ class _RunsByEvent:
         block[7:11] = [submit_to_queue, *map(handle_number, (queue.handle, info)), queue.word_address]
         address, run_natively, ask = handle_number(block), native.run_by_event, native.ask_event
         submit_signalled, run_signalled, wait_signalled = of.submit, of.run, of.wait
-        unsettled, lock, key, clock = context.unsettled, context.settling, id(self), time.perf_counter
-        runs, pending = [0], [False]
+        finish_signalled = of.finish
+        unsettled, key, clock = context.unsettled, object(), time.perf_counter
+        runs, by_event, under_way = [0], [False], [False]
+        """How many there were, how the last one ends, and whether nobody has seen it end."""
         times: tuple[list[float], list[float]] = ([], [])
         behind: list[Submission] = []
 
@@ -180,12 +183,9 @@ class _RunsByEvent:
                 behind.append(Submission(context, (), time_limit=time_limit, queue=queue))
             return behind[0]
 
-        def settle() -> None:
-            with lock:
-                unsettled.pop(key, None)
-                if pending[0]:
-                    signalled_behind().run()
-                    pending[0] = False
+        def end() -> None:
+            with context.settling:
+                signalled_behind().run()
 
         def run() -> None:
             count = runs[0] = runs[0] + 1
@@ -194,61 +194,78 @@ class _RunsByEvent:
             elif context.ends_by_event:
                 run_by_event()
             elif context.ends_by_event is None:
-                by_event = count % 2 == 0
+                is_timed_by_event = count % 2 == 0
                 started = clock()
-                (run_by_event if by_event else run_by_semaphore)()
-                times[by_event].append(clock() - started)
+                (run_by_event if is_timed_by_event else run_by_semaphore)()
+                times[is_timed_by_event].append(clock() - started)
                 if len(times[True]) >= _TRIALS:
                     context.ends_by_event = _is_sooner(times[True], times[False])
             else:
-                run_signalled()
+                run_by_semaphore()
 
         def run_by_semaphore() -> None:
-            unsettled.pop(key, None)
+            by_event[0], under_way[0] = False, True
             run_signalled()
-            pending[0] = False
+            under_way[0] = False
+            if unsettled:
+                unsettled.pop(key, None)
 
         def run_by_event() -> None:
             if context.is_closed:
                 context.require_open()
-            # Noted first: after an interrupt `wait` has to know of it.
-            pending[0], unsettled[key] = True, settle
+            if under_way[0]:
+                end()  # else an earlier run, whose end nobody waited for, could set the event of this one
+            # Noted first, for `wait` after an interrupt, and again: another thread that settled in between
+            # has done so for what was submitted before.
+            by_event[0] = under_way[0] = True
+            unsettled[key] = end
             run_natively(address)
+            unsettled[key] = end
             if block[6] == done:
+                under_way[0] = False
                 return
             if block[11]:
-                pending[0] = False
+                under_way[0] = False
                 functions.fail("vkQueueSubmit2", _signed(block[11]))
             start = clock()
             while block[6] == waiting and clock() - start < DEFAULT_SPIN_SECONDS:
                 ask(address)
             if block[6] != done:
-                settle()  # blocks, gives the device up in the end, or says that it is lost
+                end()  # blocks, gives the device up in the end, or says that it is lost
+                unsettled.pop(key, None)
+            under_way[0] = False
 
         def submit(*values: Sequence[int]) -> int:
+            by_event[0], under_way[0] = False, True
+            return submit_signalled(*values)
+
+        def finish() -> None:
+            finish_signalled()
+            under_way[0] = False
             unsettled.pop(key, None)
-            value = submit_signalled(*values)
-            pending[0] = False
-            return value
 
         def wait(spin_seconds: float = DEFAULT_SPIN_SECONDS, timeout_seconds: float | None = None) -> bool:
-            if not pending[0]:
-                return wait_signalled(spin_seconds, timeout_seconds)
-            with lock:
+            if by_event[0]:
+                with context.settling:
+                    last = signalled_behind()
+                    last.submit()
+                    is_done = last.wait(spin_seconds, timeout_seconds)
+            else:
+                is_done = wait_signalled(spin_seconds, timeout_seconds)
+            if is_done:
+                under_way[0] = False
                 unsettled.pop(key, None)
-                last = signalled_behind()
-                last.submit()
-                is_done = last.wait(spin_seconds, timeout_seconds)
-                pending[0] = not is_done
             return is_done
 
         def free() -> None:
-            with contextlib.suppress(DeviceError):
-                settle()
+            if under_way[0] or key in unsettled:
+                with contextlib.suppress(DeviceError):
+                    end()
+            unsettled.pop(key, None)
             for submission in behind:
                 submission.free()
 
-        self.run, self.submit, self.wait, self.free = run, submit, wait, free
+        self.run, self.submit, self.wait, self.finish, self.free = run, submit, wait, finish, free
         self._kept = buffer_info, info, block, queue, commands
 
 

@@ -117,9 +117,10 @@ def test_a_lost_device_ends_asking_for_an_event(made: Calls) -> None:
 
 def test_no_event_is_asked_for_that_nothing_sets(made: Calls) -> None:
     driver = EventDriver([WAITING], times=100, submitted=-4)
+    driver.block[6] = SET  # as a run before has left it
     made[RUN_BY_EVENT](driver.address)
     assert driver.events == ["reset", "submit, locked 1"]
-    assert (driver.block[11], driver.lock[0]) == (2**32 - 4, 0)
+    assert (driver.block[6], driver.block[11], driver.lock[0]) == (WAITING, 2**32 - 4, 0)
 
 
 def test_it_asks_until_the_value_is_reached(made: Calls) -> None:

@@ -178,6 +178,8 @@ def _ask_event(submits: bool) -> bytes:
     code = _enter()
     done = code.label()
     if submits:
+        code.mov(RAX, Mem(RBX, _WHILE))
+        code.mov(Mem(RBX, _STATUS_RESULT), RAX)
         code.mov(RDI, Mem(RBX, _OF_DEVICE))
         code.mov(RSI, Mem(RBX, _EVENT))
         code.call(Mem(RBX, _RESET))
