@@ -17,12 +17,24 @@ from vkml import vulkan
 from vkml.engine.sketch import Sketch
 from vkml.ir import dtypes
 from vkml.kernels import row_spread as rows
+from vkml.kernels import softmax_ranges
 from vkml.lowering.kept import forget_lowerings
 from vkml.lowering.target import Target
 from vkml.onnx import save_graph
 
 Array = npt.NDArray[Any]
 Doubles = npt.NDArray[np.float64]
+
+
+def is_slow_compiler(device_name: str) -> bool:
+    """Whether the driver compiles for minutes what is unrolled as for GPUs."""
+    return "SwiftShader" in vulkan.find_device(device_name, True).title
+
+
+def unroll_ranges_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As slow compilers can take it."""
+    monkeypatch.setattr(softmax_ranges, "THREADS", 64)
+    monkeypatch.setattr(softmax_ranges, "BATCH", 2)
 
 
 @pytest.fixture(autouse=True, params=[0, 512], ids=["few threads", "many threads"])
@@ -34,8 +46,9 @@ def large_gpu(
 ) -> Iterator[None]:
     """Rules take the device for one of 132 processors, which rows fill, or do not."""
     monkeypatch.setattr(rows, "FILLED", request.param)
-    if "SwiftShader" in vulkan.find_device(vulkan_device_name, True).title:
-        monkeypatch.setattr(rows, "MOST_KEPT", 8)  # it compiles for minutes what is unrolled further
+    if is_slow_compiler(vulkan_device_name):
+        monkeypatch.setattr(rows, "MOST_KEPT", 8)
+        unroll_ranges_less(monkeypatch)
     forget_lowerings()
     yield
     forget_lowerings()

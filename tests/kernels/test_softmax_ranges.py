@@ -10,8 +10,7 @@ import pytest
 
 import vkml
 import vkml.engine.devices
-from tests.kernels.test_row_spreads import normal, run, softmax
-from vkml import vulkan
+from tests.kernels.test_row_spreads import is_slow_compiler, normal, run, softmax, unroll_ranges_less
 from vkml.engine.sketch import Sketch
 from vkml.ir import dtypes
 from vkml.kernels import row_spread, softmax_ranges
@@ -30,10 +29,8 @@ def ranges(
 ) -> Iterator[int]:
     """Rows that a large GPU does not keep go in so many ranges, of which the last may be empty."""
     monkeypatch.setattr(row_spread, "MOST_KEPT", 2)
-    if "SwiftShader" in vulkan.find_device(vulkan_device_name, True).title:
-        # It compiles for minutes what is laid out further.
-        monkeypatch.setattr(softmax_ranges, "THREADS", 64)
-        monkeypatch.setattr(softmax_ranges, "BATCH", 2)
+    if is_slow_compiler(vulkan_device_name):
+        unroll_ranges_less(monkeypatch)
     monkeypatch.setattr(softmax_ranges, "ranges_of", lambda *_: request.param)
     forget_lowerings()
     yield request.param

@@ -210,6 +210,8 @@ def test_functions_of_one(name: str) -> None:
     @EXAMPLES
     @given(arrays(kinds, **bounds))
     def run(x: Any) -> None:
+        # At complex infinities NumPy has NaN, the standard what C has: test_array_api_special.py.
+        assume(name != "expm1" or x.dtype.kind != "c" or not np.isinf(x).any())
         check(name, (x,))
 
     run()

@@ -207,14 +207,7 @@ class Ahead:
             self._modules.put((_AT_ONCE, next(self._numbers), None, b""))
 
     def close(self) -> None:
-        """Waits for kernels that are being compiled, and gives all of them back."""
-        try:
-            self._close()
-        except BaseException:
-            self._close()  # what an interrupt has left
-            raise
-
-    def _close(self) -> None:
+        """Waits for kernels under way, and gives all back; after an interrupt, what is left of that."""
         self.stop()
         for thread in (*self._compilers, *self._drivers):
             if thread.is_alive():  # an interrupt may have come before it began
@@ -246,4 +239,8 @@ def compiled_ahead(
     try:
         yield ahead
     finally:
-        ahead.close()
+        try:
+            ahead.close()
+        except BaseException:
+            ahead.close()  # what an interrupt has left
+            raise
