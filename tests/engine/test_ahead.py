@@ -193,3 +193,16 @@ def test_launches_that_may_become_part_of_others_wait(driver: Driver) -> None:
     for launch, _ in given:
         ahead.launch(launch)
     assert wanted == [launch.kernel.name for launch, is_sure in given if is_sure]
+
+
+def test_nobody_waits_for_threads_that_end_with_the_program(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that is planning when the main one ends goes on by itself."""
+    with compiled_ahead(lambda: cast(Device, driver), most=2) as compiler:
+        monkeypatch.setattr(threading, "main_thread", lambda: threading.Thread())
+        compiler.want(kernel(0))
+        compiler.want_all([kernel(0), kernel(1)])
+        compiler.wait_for([kernel(0), kernel(1)], None)
+        assert not compiler.wait(kernel(0), lambda: False)
+        assert driver.made == []

@@ -17,7 +17,9 @@ from vkml.engine.weights import WeightStore
 from vkml.errors import EngineError
 from vkml.lowering.plan import VulkanProgram
 from vkml.lowering.vulkan import Piece, lower
+from vkml.onnx import save_graph
 from vkml.passes import specialise
+from vkml.vulkan import validation_messages
 
 GUARD_BYTES = 256
 pytestmark = pytest.mark.usefixtures("launches_of_their_own")
@@ -56,6 +58,25 @@ def test_a_write_outside_of_a_result_is_found(vulkan_device_name: str, elements:
     [result] = program.outputs.values()
     assert result.buffer.bytes > DIRECT_OUTPUT_BYTES or elements < 2000
     check((program, data), vulkan_device_name, shift)
+
+
+@pytest.mark.parametrize("elements", [8, 2000])
+def test_runs_behind_others_that_an_event_has_ended_are_valid(
+    vulkan_device_name: str, elements: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The validation layer knows of no end that only an event told."""
+    said = len(validation_messages())
+    [info] = [info for info in vkml.devices() if info.name == vulkan_device_name]
+    monkeypatch.setattr(device_registry.open_device(info).context, "ends_by_event", True)
+    sketch = Sketch("guarded")
+    x = np.arange(elements, dtype=np.float32).reshape(1, elements)
+    made = save_graph(sketch.finish(sketch.node("Softmax", sketch.input("x", x.shape))))
+    options = vkml.SessionOptions(guard_bytes=GUARD_BYTES)
+    with vkml.InferenceSession(made, options, devices=vulkan_device_name) as session:
+        for _ in range(20):
+            [found] = session.run(None, {"x": x})
+            np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-6)
+    assert len(validation_messages()) == said
 
 
 def check(made: tuple[VulkanProgram, np.ndarray], vulkan_device_name: str, shift: int) -> None:

@@ -171,10 +171,13 @@ class Ahead:
         self._seconds_a_byte = max(self._seconds_a_byte, taken)
 
     def wait(self, kernel: KernelSpec, is_over: Callable[[], bool]) -> bool:
-        """Waits until nothing is done any more for a kernel that was wanted; whether that came before the
-        time was over."""
+        """Waits until nothing is done any more for a kernel that was wanted.
+
+        Returns:
+            Whether that came before the time was over, and before threads were told to end.
+        """
         while not self._done[kernel.name].wait(0.02):
-            if is_over():
+            if is_over() or self._is_over():
                 return False
         return True
 
@@ -193,7 +196,8 @@ class Ahead:
         """
         there = {kernel.name: kernel for kernel in kernels if kernel.name in self._done}
         for number, kernel in enumerate(there.values(), 1):
-            self.wait(kernel, lambda: False)
+            if not self.wait(kernel, self._is_over):
+                return
             if progress:
                 progress("compile", number, len(there))
 
