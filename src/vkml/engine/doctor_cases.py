@@ -111,6 +111,22 @@ def _dequantized(
     return build
 
 
+def _dequantized_in_blocks(
+    rows: int, inner: int = 256, columns: int = 66
+) -> Callable[[np.random.Generator], tuple[Graph, Feed]]:
+    """A product with weights of 4 bits, 32 of a column with a scale."""
+
+    def build(generator: np.random.Generator) -> tuple[Graph, Feed]:
+        sketch = Sketch("blocks", 23)
+        feed = {"x": _values(generator, (rows, inner), np.float32)}
+        scales = generator.uniform(0.5, 1, (inner // 32, columns)).astype(np.float32) / 100
+        codes = sketch.constant(generator.integers(-8, 8, (inner, columns)).astype(dtypes.INT4.storage))
+        numbers = sketch.node("DequantizeLinear", codes, sketch.constant(scales), axis=0, block_size=32)
+        return sketch.finish(sketch.node("MatMul", sketch.input("x", (rows, inner)), numbers)), feed
+
+    return build
+
+
 def _sums(generator: np.random.Generator) -> tuple[Graph, Feed]:
     """Two reductions of what is made of the same values, in one kernel, and what is made of their results."""
     sketch = Sketch("sums")
@@ -339,6 +355,8 @@ def _all() -> Iterator[Case]:
     yield case("matmul", "fp16", _weighted("MatMul", (64, 96), (96, 64), **f16), FLOAT16_TOLERANCE)
     yield case("matmul", "batched", _simple("MatMul", (3, 2, 17, 9), (2, 9, 21)))
     yield case("matmul", "few rows by weights of 8 bits", _dequantized(2))
+    yield case("matmul", "few rows by weights of 4 bits", _dequantized_in_blocks(2))
+    yield case("matmul", "rows by weights of 4 bits", _dequantized_in_blocks(20))
     yield case("matmul", "rows by weights of 8 bits", _dequantized(20))
     table = (np.arange(256 * 132) % 251 - 125).astype(np.int8)
     i8 = {"dtype": np.int8}
@@ -368,6 +386,9 @@ def _all() -> Iterator[Case]:
         "matmul", "constant weights, precision high", _weighted("MatMul", (70, 512), (512, 136)), *high
     )
     yield case("matmul", "rows by weights of 8 bits, precision high", _dequantized(70, 512, 512), *high)
+    yield case(
+        "matmul", "rows by weights of 4 bits, precision high", _dequantized_in_blocks(70, 512, 512), *high
+    )
     yield case("matmul", "two of the same rows, precision high", _same_rows, *high)
     yield case("matmul", "two operands, precision high", _simple("MatMul", (380, 510), (510, 770)), *high)
     for words, k, n in (("", 510, 770), (" in whole words", 512, 768)):
