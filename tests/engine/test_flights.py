@@ -21,6 +21,7 @@ from vkml.engine.device_array import DeviceArray
 from vkml.engine.flight import RESIDENT_BYTES, Flight
 from vkml.engine.plan import Plan
 from vkml.engine.programs import VulkanBound
+from vkml.engine.recorded import BINDINGS_KEPT
 from vkml.engine.sketch import Sketch
 from vkml.errors import Fail, OutOfMemory
 from vkml.ir import TensorType
@@ -146,6 +147,45 @@ def test_no_shorter_way_is_made_in_the_midst_of_a_run(
         monkeypatch.setattr(Flight, "run_only", interrupted)
         through_plan(session, x)
         assert found == [None, None]
+
+
+def test_a_run_goes_on_beside_many_places_of_bound_values(vulkan_device_name: str) -> None:
+    """More than commands are kept for: those of the values in the session's own memory are."""
+    session = vkml.InferenceSession(tanh_of_product(5), options(), devices=vulkan_device_name)
+    wanted = [session.run(None, {"x": numbers(seed)})[0] for seed in range(3)]
+    kept = []
+    for seed in range(BINDINGS_KEPT + 2):
+        value = vkml.OrtValue.ortvalue_from_numpy(numbers(seed), "vulkan", int(vulkan_device_name[-1]))
+        binding = session.io_binding()
+        binding.bind_ortvalue_input("x", value)
+        binding.bind_output("output", "vulkan", int(vulkan_device_name[-1]))
+        session.run_with_iobinding(binding)
+        kept.append((value, binding))
+        for again in range(3):
+            [found] = session.run(None, {"x": numbers(again)})
+            np.testing.assert_array_equal(found, wanted[again])
+    session.close()
+
+
+def test_a_report_is_not_made_in_the_midst_of_another(
+    vulkan_device_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal handler runs the session while a report binds it."""
+    x, bind, refused = numbers(0), VulkanBound.bind, []
+    with vkml.InferenceSession(tanh_of_product(len(x)), options(), devices=vulkan_device_name) as session:
+        wanted = through_plan(session, x)
+
+        def interrupted(self: VulkanBound, *arguments: Any) -> Any:
+            monkeypatch.setattr(VulkanBound, "bind", bind)
+            with pytest.raises(Fail, match="runs in this very thread") as refusal:
+                through_plan(session, x)
+            refused.append(refusal)
+            return bind(self, *arguments)
+
+        monkeypatch.setattr(VulkanBound, "bind", interrupted)
+        only_plan(session).bind([x.shape])
+        assert refused
+        np.testing.assert_array_equal(through_plan(session, x), wanted)
 
 
 def test_without_memory_for_another_it_waits(device_name: str, monkeypatch: pytest.MonkeyPatch) -> None:

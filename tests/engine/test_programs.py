@@ -238,9 +238,11 @@ def test_staged_inputs_arrive_before_the_first_level(bench: Bench, monkeypatch: 
 def test_guards_are_filled_before_the_first_level(bench: Bench) -> None:
     data = np.linspace(-2, 2, 24, dtype=np.float32).reshape(4, 6)
     bound, commands = bench.bind(wide_graph(6), {"x": data}, guard_bytes=256)
-    last: list[list[str]] = [[]]
-    assert commands.sets == [["fill"], *(["dispatch"] * len(level) for level in bound.program.levels), *last]
-    assert commands.barriers[0].orders(COPY_ACCESS, SHADER_ACCESS)
+    levels, none = [["dispatch"] * len(level) for level in bound.program.levels], list[str]()
+    # Behind the run before, and before what goes on behind this one.
+    assert commands.sets == [none, ["fill"], *levels, none]
+    assert commands.barriers[0].orders(SHADER_ACCESS, COPY_ACCESS)
+    assert commands.barriers[1].orders(COPY_ACCESS, SHADER_ACCESS)
     np.testing.assert_allclose(bound.run([data])[0], expected(data), atol=1e-6)
 
 

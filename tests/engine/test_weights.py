@@ -8,9 +8,26 @@ import pytest
 import vkml
 from vkml.engine import devices as device_registry
 from vkml.engine import weights
+from vkml.engine.turns import is_owned
 from vkml.engine.weights import WeightStore
 from vkml.ir import Constant, dtypes
 from vkml.lowering.memory import ALIGNMENT
+
+
+def test_memory_is_freed_when_the_lock_is_free(
+    vulkan_device_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To free it waits for others' runs, in the midst of which another plan may give back its weights."""
+    device = device_registry.open_device(next(i for i in vkml.devices() if i.name == vulkan_device_name))
+    store = WeightStore(lambda: device)
+    array = np.ones(10, np.float32)
+    lease = store.add([Constant(dtypes.FLOAT32, array.shape, array)])
+    memory, seen = lease[0].memory, []
+    free = memory.free
+    monkeypatch.setattr(memory, "free", lambda: (seen.append(is_owned(store._lock)), free()))
+    store.release(lease)
+    assert seen == [False] and store.bytes == 0
+    store.close()
 
 
 def test_small_weights_are_uploaded_together_and_each_lies_where_its_address_says(

@@ -250,6 +250,42 @@ def test_what_is_being_settled_is_awaited(info: DeviceInfo) -> None:
 
 
 @every_device
+def test_what_an_interrupt_leaves_is_settled_by_the_next(info: DeviceInfo) -> None:
+    with opened(info) as device:
+        adder = EventAdder(device, 100)
+        run_many(adder, BEFORE + 1)
+        unsettled = device.context.unsettled
+        [(key, end)] = unsettled.items()
+
+        def interrupted() -> None:
+            raise KeyboardInterrupt
+
+        unsettled[key] = interrupted
+        with pytest.raises(KeyboardInterrupt):
+            device.context.settle()
+        assert unsettled == {key: interrupted}
+        unsettled[key] = end
+        device.context.settle()
+        assert not unsettled
+
+
+@every_device
+def test_settling_does_not_wait_for_runs_that_begin_meanwhile(info: DeviceInfo) -> None:
+    with opened(info) as device:
+        unsettled, ends = device.context.unsettled, []
+
+        def end() -> None:
+            ends.append(end)
+            assert len(ends) < 100, "for ever"
+            unsettled[object()] = end
+
+        unsettled["first"] = end
+        device.context.settle()
+        assert len(ends) == 1 and len(unsettled) == 1
+        unsettled.clear()
+
+
+@every_device
 def test_a_run_is_not_begun_before_what_could_set_its_event_has_ended(info: DeviceInfo) -> None:
     seen: list[str] = []
 

@@ -451,10 +451,14 @@ class Plan:
         with flight.lock:
             if flight.is_taken:
                 raise self._refusal(flight)
-            values = self.values_of(shapes)
-            if values is not None and not self.is_closed:
-                for program in flight.programs:
-                    program.bind(values)
+            flight.is_taken = True
+            try:
+                values = self.values_of(shapes)
+                if values is not None and not self.is_closed:
+                    for program in flight.programs:
+                        program.bind(values)
+            finally:
+                flight.is_taken = False
 
     def close(self) -> bool:
         """Frees what the programs hold, when no other thread runs it any more; returns whether it did.

@@ -356,7 +356,7 @@ class VulkanBound(RecordedProgram):
             if type(feed) is not dict or len(feed) != count or turn.is_taken:
                 return None
             with turn.lock:
-                if turn.is_taken or self._is_closed or context.is_closed:
+                if turn.is_taken or self._is_closed or context.is_closed or not binding.is_recorded:
                     return None
                 turn.is_taken = True
                 try:

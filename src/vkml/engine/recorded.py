@@ -177,7 +177,8 @@ class RecordedProgram:
             memories = self._make_room(values, numbers)
         oldest = None
         while len(self._bindings) >= BINDINGS_KEPT:
-            oldest = self._bindings.popitem(last=False)[1]
+            # But for the one with all values in the program's own memory: `direct` runs that for good.
+            oldest = self._bindings.pop(next(each for each in self._bindings if any(each)))
         made = self._make_binding(key, numbers, memories, oldest)
         self._bindings[key] = made
         return made

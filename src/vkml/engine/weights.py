@@ -138,7 +138,9 @@ class WeightStore:
                 for constant, offset in zip(fresh, offsets, strict=True):
                     self._places[id(constant)] = (arena, offset, constant)
         except BaseException:
-            self._forget(arena)
+            with self._lock:
+                self._unlink(arena)
+            arena.memory.free()
             raise
         finally:
             self._device.release_all(taken)
@@ -197,17 +199,19 @@ class WeightStore:
         with self._lock:
             for arena in lease:
                 arena.users -= 1
-                if arena.users == 0:
-                    self._forget(arena)
-
-    def _forget(self, arena: _Arena) -> None:
-        with self._lock:
-            if arena in self._arenas:
-                self._arenas.remove(arena)
-                self.bytes -= arena.memory.size
-            for key in arena.keys:
-                self._places.pop(key, None)
+            unused = [arena for arena in lease if arena.users == 0]
+            for arena in unused:
+                self._unlink(arena)
+        # Without the lock: this waits for runs to be settled, in the midst of which others may be released.
+        for arena in unused:
             arena.memory.free()
+
+    def _unlink(self, arena: _Arena) -> None:
+        if arena in self._arenas:
+            self._arenas.remove(arena)
+            self.bytes -= arena.memory.size
+        for key in arena.keys:
+            self._places.pop(key, None)
 
     def close(self) -> None:
         with self._lock:

@@ -49,19 +49,19 @@ class CaptureCache(Generic[T]):
         """Whether a call without a capture is to be captured: the second of its form, if there is room."""
         if key not in self._seen:
             if len(self._seen) >= _SEEN:
-                del self._seen[next(iter(self._seen))]
+                self._seen.pop(next(iter(list(self._seen))), None)
             self._seen[key] = None
             return False
         if len(self._kept) < MOST:
             return True
-        return self._calls - min(kept.used for kept in self._kept.values()) > PATIENCE
+        return self._calls - min([kept.used for kept in list(self._kept.values())]) > PATIENCE
 
     def put(self, key: Hashable, capture: T) -> None:
         """Keeps a capture, in the place of the one of its form, or of the one that was used longest ago."""
         if key not in self._kept and len(self._kept) >= MOST:
-            self.drop(min(self._kept, key=lambda each: self._kept[each].used))
+            self.drop(min(list(self._kept.items()), key=lambda each: each[1].used)[0])
         self._kept[key] = _Kept(capture, self._calls)
 
     def drop(self, key: Hashable) -> None:
         """Forgets a capture: the next call of its form counts as the second."""
-        del self._kept[key]
+        self._kept.pop(key, None)  # another thread may have been faster

@@ -178,12 +178,13 @@ class CapturedProgram:
         Returns:
             What the function returned; None, having run nothing, where the way is longer.
         """
-        if self._shortcut is None:
+        shortcut = self._shortcut  # which another thread may take away
+        if shortcut is None:
             return None
         for at, name in self._indices:
             leaf = leaves[at]
             refuse_negative(leaf.value.data if isinstance(leaf, Tensor) else leaf, name)
-        found = self._shortcut.run(leaves, self._more)
+        found = shortcut.run(leaves, self._more)
         if found is None:
             self._shortcut = None
             return None
@@ -350,6 +351,8 @@ class _Shortcut:
             if (tensor._traced if tensor._base is None else tensor.value) is not value:
                 return None
         references = sys.getrefcount
+        held = []
+        """What is written, until it has been: another thread may give a tensor another value meanwhile."""
         for tensor, address in self._written:
             value = tensor._traced if tensor._base is None else tensor.value
             there = value.data
@@ -358,6 +361,7 @@ class _Shortcut:
                 return None
             if type(there) is not DeviceArray or there.address != address:
                 return None
+            held.append(there)
         arrays = []
         count = len(leaves)
         for at in self._arguments:
@@ -370,6 +374,7 @@ class _Shortcut:
                 return None
             arrays.append(array)
         made = self._call(arrays)
+        del held
         if made is None:
             return None
         for tensor, _ in self._written:

@@ -189,8 +189,8 @@ class _Captured:
         found = self._families.get(key)
         if found is None:
             if len(self._families) >= _FAMILIES_KEPT:
-                del self._families[next(iter(self._families))]
-            found = self._families[key] = Family(self._dynamic)
+                self._families.pop(next(iter(list(self._families))), None)
+            found = self._families.setdefault(key, Family(self._dynamic))
         return found
 
     def _as_tensors(self, given: Any) -> Any:

@@ -77,11 +77,9 @@ class Family(Generic[T]):
 
     def _noted(self, shapes: Shapes) -> int:
         """Notes that these came; how many runs of theirs there were by open sizes."""
-        if shapes not in self._forms:
-            if len(self._forms) >= _FORMS_KEPT:
-                del self._forms[next(iter(self._forms))]
-            self._forms[shapes] = 0
-        return self._forms[shapes]
+        if shapes not in self._forms and len(self._forms) >= _FORMS_KEPT:
+            self._forms.pop(next(iter(list(self._forms))), None)  # another thread may have been faster
+        return self._forms.setdefault(shapes, 0)
 
     def capture(self, shapes: Shapes, make: Callable[[Shapes], T]) -> T | None:
         """A capture of which those sizes are open that have varied; None where the function does not take it.
@@ -143,7 +141,7 @@ class Family(Generic[T]):
         taken = {size for dims in shapes for size in dims}
 
         def opened(leaf: int, axis: int, size: int) -> int:
-            every = tuple([form[leaf][axis] for form in self._forms])
+            every = tuple([form[leaf][axis] for form in list(self._forms)])
             if size < 2 or not (self._is_dynamic or len(set(every)) > 1):
                 return size
             name = names.setdefault(every, f"size {len(names)}")

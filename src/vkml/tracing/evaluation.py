@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence, Set
 from dataclasses import replace
@@ -331,14 +332,21 @@ def _with_open_sizes(graph: Graph, recorded: Recorded) -> Graph:
 
 
 _lock = threading.RLock()
+"""Held while it is looked at what is known and what is not, and while values become known."""
+_ended = threading.Condition(_lock)
+_under_way: dict[int, weakref.ref[_Turn]] = {}
+"""Serials of applications that a thread computes."""
+_PATIENCE = 0.1
 _structures: OrderedDict[Hashable, _Structure] = OrderedDict()
 _programs: OrderedDict[Hashable, Program] = OrderedDict()
 _settings: dict[tuple[int, str], tuple[Device | None, Setting]] = {}
 
 
 def _renew() -> None:
-    global _lock
+    global _lock, _ended
     _lock = threading.RLock()
+    _ended = threading.Condition(_lock)
+    _under_way.clear()
     _programs.clear()
     _settings.clear()
 
@@ -366,27 +374,92 @@ def evaluate(targets: Sequence[Traced], looked_at: Sequence[Traced] = ()) -> Non
             devices.setdefault(id(value.device), []).append(value)
     while devices:
         # What a tensor of the program holds may have come along with what another device computed.
-        unknown = [value for value in devices.pop(next(iter(devices))) if value.data is None]
+        values = devices.pop(next(iter(devices)))
+        turn = _Turn()
+        try:
+            with _lock:
+                found = _taken(turn, values, devices)
+                if found is None:
+                    continue
+                recorded, device = found
+                program = _program(recorded, device)
+            _evaluate(recorded, program, looked_at)
+        finally:
+            turn.end()
+
+
+class _Turn:
+    """An evaluation under way, as long as there is a reference to it."""
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
+        self.reference = weakref.ref(self)
+        self.serials: list[int] = []
+
+    def begin(self, serials: list[int]) -> None:
+        """Notes which applications it computes."""
+        self.serials = serials
+        _under_way.update(dict.fromkeys(serials, self.reference))
+
+    def end(self) -> None:
+        """Lets others have what it has computed, or compute it themselves."""
+        if self.serials:
+            with _lock:
+                for serial in self.serials:
+                    if _under_way.get(serial) is self.reference:
+                        del _under_way[serial]
+                _ended.notify_all()
+
+    def is_free(self, serials: list[int]) -> bool:
+        """Whether no other thread computes some of these applications.
+
+        One of this thread's counts for nothing: called in the midst of it, it would wait for itself for ever.
+        """
+        if not _under_way:
+            return True
+        turns = [reference() for reference in {*map(_under_way.get, serials)} if reference is not None]
+        return all(turn is None or turn.thread == self.thread for turn in turns)
+
+
+def _taken(
+    turn: _Turn, values: Sequence[Traced], devices: dict[int, list[Traced]]
+) -> tuple[Recorded, Device | None] | None:
+    """What is to be computed for values, as nobody else does; None where they are known.
+
+    Args:
+        turn: has it from then on.
+        values: of one device.
+        devices: values of others, of which none is left where they are computed by the same plan.
+    """
+    while True:
+        unknown = [value for value in values if value.data is None]
         if not unknown:
-            continue
+            return None
         recorded = Recorded(unknown)
         if recorded.is_on_several and devices:
-            unknown += [value for values in devices.values() for value in values if value.data is None]
-            devices.clear()
+            unknown += [value for more in devices.values() for value in more if value.data is None]
             recorded = Recorded(unknown)
-        _evaluate(recorded, unknown[0].device, looked_at)
+        serials = [application.serial for application in recorded.applications]
+        if turn.is_free(serials):
+            break
+        _ended.wait(_PATIENCE)  # behind an interrupt nobody may say that it has ended
+    if recorded.is_on_several:
+        devices.clear()
+    turn.begin(serials)
+    return recorded, unknown[0].device
 
 
-def _evaluate(recorded: Recorded, device: Device | None, looked_at: Sequence[Traced]) -> None:
+def _evaluate(recorded: Recorded, program: Program, looked_at: Sequence[Traced]) -> None:
     try:
-        made = _program(recorded, device).run(recorded, looked_at)
+        made = program.run(recorded, looked_at)
     except Error as error:
         located(error, recorded.origins)
         raise
-    for value, data in zip(recorded.wanted, made, strict=True):
-        value.data = data
-        if not value.tracks or value.is_leaf:
-            value.application = None
+    with _lock:
+        for value, data in zip(recorded.wanted, made, strict=True):
+            value.data = data
+            if not value.tracks or value.is_leaf:
+                value.application = None
 
 
 def _program(recorded: Recorded, device: Device | None) -> Program:

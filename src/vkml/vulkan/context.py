@@ -214,12 +214,23 @@ class Context:
         with self.settling:
             self._settlers += 1
             try:
-                while self.unsettled:
-                    with contextlib.suppress(KeyError, DeviceError):
-                        # Taken first: a run that another thread begins meanwhile is not settled by this.
-                        self.unsettled.popitem()[1]()
+                # What is there now: others may begin short runs faster than these are settled.
+                for key in list(self.unsettled):
+                    # Taken first: a run that another thread begins meanwhile is not settled by this.
+                    end = self.unsettled.pop(key, None)
+                    if end is not None:
+                        self._settle(key, end)
             finally:
                 self._settlers -= 1
+
+    def _settle(self, key: object, end: Callable[[], object]) -> None:
+        try:
+            end()
+        except DeviceError:
+            pass
+        except BaseException:  # an interrupt leaves it to whoever settles next
+            self.unsettled.setdefault(key, end)
+            raise
 
     def create(self, kind: str, function: str, info: Any) -> tuple[int, Key]:
         """Makes an object by `vkCreate…(device, info, NULL, &handle)`, named `kind` without "Vk".
