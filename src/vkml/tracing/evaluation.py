@@ -336,6 +336,8 @@ _lock = threading.RLock()
 _ended = threading.Condition(_lock)
 _under_way: dict[int, weakref.ref[_Turn]] = {}
 """Serials of applications that a thread computes."""
+_waiting = 0
+"""Threads that wait for one of these."""
 _PATIENCE = 0.1
 _structures: OrderedDict[Hashable, _Structure] = OrderedDict()
 _programs: OrderedDict[Hashable, Program] = OrderedDict()
@@ -343,10 +345,11 @@ _settings: dict[tuple[int, str], tuple[Device | None, Setting]] = {}
 
 
 def _renew() -> None:
-    global _lock, _ended
+    global _lock, _ended, _waiting
     _lock = threading.RLock()
     _ended = threading.Condition(_lock)
     _under_way.clear()
+    _waiting = 0
     _programs.clear()
     _settings.clear()
 
@@ -391,26 +394,27 @@ def evaluate(targets: Sequence[Traced], looked_at: Sequence[Traced] = ()) -> Non
 class _Turn:
     """An evaluation under way, as long as there is a reference to it."""
 
+    __slots__ = ("__weakref__", "reference", "serials", "thread")
+
     def __init__(self) -> None:
         self.thread = threading.get_ident()
         self.reference = weakref.ref(self)
-        self.serials: list[int] = []
+        self.serials: Sequence[int] = ()
 
-    def begin(self, serials: list[int]) -> None:
+    def begin(self, serials: Sequence[int]) -> None:
         """Notes which applications it computes."""
         self.serials = serials
         _under_way.update(dict.fromkeys(serials, self.reference))
 
     def end(self) -> None:
         """Lets others have what it has computed, or compute it themselves."""
-        if self.serials:
+        for serial in self.serials:
+            _under_way.pop(serial, None)
+        if _waiting:
             with _lock:
-                for serial in self.serials:
-                    if _under_way.get(serial) is self.reference:
-                        del _under_way[serial]
                 _ended.notify_all()
 
-    def is_free(self, serials: list[int]) -> bool:
+    def is_free(self, serials: Sequence[int]) -> bool:
         """Whether no other thread computes some of these applications.
 
         One of this thread's counts for nothing: called in the midst of it, it would wait for itself for ever.
@@ -431,6 +435,7 @@ def _taken(
         values: of one device.
         devices: values of others, of which none is left where they are computed by the same plan.
     """
+    global _waiting
     while True:
         unknown = [value for value in values if value.data is None]
         if not unknown:
@@ -442,7 +447,12 @@ def _taken(
         serials = [application.serial for application in recorded.applications]
         if turn.is_free(serials):
             break
-        _ended.wait(_PATIENCE)  # behind an interrupt nobody may say that it has ended
+        _waiting += 1  # before it looks once more: who ends looks at this behind
+        try:
+            if not turn.is_free(serials):
+                _ended.wait(_PATIENCE)  # behind an interrupt nobody may say that it has ended
+        finally:
+            _waiting -= 1
     if recorded.is_on_several:
         devices.clear()
     turn.begin(serials)
