@@ -11,7 +11,7 @@ import textwrap
 import pytest
 
 from tests.patience import patience
-from tests.robustness.processes import ROOT, output_of
+from tests.robustness.processes import ROOT, output_of, run_python
 
 STARTED = """
     import signal, sys, threading
@@ -90,6 +90,44 @@ def test_the_interpreter_ends_behind_runs_in_other_threads(device_name: str, mor
     """Whoever waits for them is told what came of each."""
     lines = output_of(ASYNCHRONOUS.format(name=device_name, more=more)).splitlines()
     assert sorted(lines) == [f"{number} [[-2.0, 2.0, 6.0]]" for number in range(3)]
+
+
+COMPUTING = """
+    import threading, time
+    import numpy as np, vkml
+
+    threading.excepthook = lambda arguments: None  # what is refused at the end is told so
+    x = np.ones((256, 256), np.float32)
+    weights = vkml.tensor(x, device="{name}")
+    going = threading.Semaphore(0)
+
+    @vkml.jit(device="{name}")
+    def captured(x):
+        return (x @ weights).relu().sum()
+
+    def eager(x):
+        return ((vkml.tensor(x, device="{name}") @ weights).relu().sum() * float(np.random.rand()))
+
+    def work():
+        for number in range(10**9):
+            {act}(x).item()
+            if number == 20:
+                going.release()
+
+    for _ in range(3):
+        threading.Thread(target=work, daemon=True).start()
+    for _ in range(3):
+        going.acquire()
+    print("done", flush=True)
+"""
+
+
+@pytest.mark.parametrize("act", ["captured", "eager"])
+def test_the_program_ends_while_threads_compute_with_tensors(vulkan_device_name: str, act: str) -> None:
+    """Plans end before their devices, and no device is opened any more."""
+    for _ in range(3):
+        done = run_python(COMPUTING.format(name=vulkan_device_name, act=act))
+        assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
 
 
 CLOSED = """

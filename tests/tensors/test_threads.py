@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import pytest
 
 import vkml
 from tests.patience import patience
+from tests.robustness.test_threads import in_threads
 from vkml import Tensor
 from vkml.tensors.capture_cache import CaptureCache
 from vkml.tensors.open_captures import Family
@@ -27,27 +28,6 @@ def frequent_switches() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
-def in_threads(count: int, act: Callable[[int], object]) -> None:
-    """Calls it with 0, 1, … at the same time, and raises what one of them has raised."""
-    failures: list[BaseException] = []
-    together = threading.Barrier(count)
-
-    def run(number: int) -> None:
-        try:
-            together.wait(patience(60))
-            act(number)
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
-
-
 def test_threads_look_at_what_is_not_computed_yet(either_device_name: str, frequent_switches: None) -> None:
     values = np.arange(64, dtype=np.float32)
     start = vkml.tensor(values, device=either_device_name)
@@ -58,7 +38,7 @@ def test_threads_look_at_what_is_not_computed_yet(either_device_name: str, frequ
             x = shared if number else shared + 1  # of which the other is a part
             np.testing.assert_array_equal(x.numpy(), (values * 2 + 1) / 4 + (not number))
 
-        in_threads(3, look)
+        in_threads(look, 3)
 
 
 def test_what_one_thread_computes_another_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +86,7 @@ def test_an_evaluation_that_fails_lets_others_go_on(monkeypatch: pytest.MonkeyPa
     with pytest.raises(KeyboardInterrupt):
         x.numpy()
     assert not evaluation._under_way
-    in_threads(2, lambda number: np.testing.assert_array_equal(x.numpy(), [3, 6]))
+    in_threads(lambda number: np.testing.assert_array_equal(x.numpy(), [3, 6]), 2)
 
 
 def test_a_step_holds_what_it_writes_while_it_waits(vulkan_device_name: str) -> None:
@@ -164,11 +144,11 @@ def test_threads_drop_and_note_the_same_captures(frequent_switches: None) -> Non
                 captures.put(key, number)
             captures.drop(key)
 
-    in_threads(3, use)
+    in_threads(use, 3)
     family: Family[int] = Family(None)
 
     def note(number: int) -> None:
         for turn in range(3000):
             family.is_due((((turn * 7 + number) % 300, 4),))
 
-    in_threads(3, note)
+    in_threads(note, 3)

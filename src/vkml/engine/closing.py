@@ -1,4 +1,4 @@
-"""Sessions that go with their last reference, and before their devices when the interpreter ends."""
+"""Sessions and plans go with their last reference, or before their devices when the interpreter ends."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from vkml.errors import EngineError
+from vkml.errors import DeviceError, EngineError
 
 if TYPE_CHECKING:
+    from vkml.engine.plan import Plan
     from vkml.engine.session import InferenceSession
 
 
@@ -29,21 +30,51 @@ def weakly(method: Callable[..., None]) -> Callable[..., None]:
     return call
 
 
-_on_devices: weakref.WeakSet[InferenceSession] = weakref.WeakSet()
+_on_devices: weakref.WeakValueDictionary[int, InferenceSession] = weakref.WeakValueDictionary()
+_plans: weakref.WeakValueDictionary[int, Plan] = weakref.WeakValueDictionary()
+"""Those with programs on devices, by identity, as the sessions."""
 _has_exit_handler = False
+_is_over = False
+"""Whether the interpreter ends: threads that it does not wait for may still be running."""
 
 
 def close_at_exit(session: InferenceSession) -> None:
     """Has the session closed before its device when the interpreter ends: daemon threads may be running."""
+    _register()
+    _on_devices[id(session)] = session
+
+
+def close_plan_at_exit(plan: Plan) -> None:
+    """As `close_at_exit`: plans of tensors and captured functions have no session.
+
+    Raises:
+        DeviceError: the interpreter ends.
+    """
+    _register()
+    _plans[id(plan)] = plan
+    require_running()
+
+
+def require_running() -> None:
+    """Raises `DeviceError` once the interpreter ends: what a daemon thread began would lose its device."""
+    if _is_over:
+        raise DeviceError("the interpreter is ending: nothing is computed on devices any more")
+
+
+def _register() -> None:
     global _has_exit_handler
     if not _has_exit_handler:
         # Handlers run in reverse order. Finalizers, of devices too, have theirs since the instance was made.
         atexit.register(_close_all)
         _has_exit_handler = True
-    _on_devices.add(session)
 
 
 def _close_all() -> None:
-    for session in list(_on_devices):
-        if hasattr(session, "_runner"):  # else not even made
+    global _is_over
+    _is_over = True
+    for session in [reference() for reference in _on_devices.valuerefs()]:
+        if session is not None and hasattr(session, "_runner"):  # else gone, or not even made
             session.close()
+    for plan in [reference() for reference in _plans.valuerefs()]:
+        if plan is not None:
+            plan.close()

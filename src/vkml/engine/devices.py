@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from vkml.dataclasses import dataclass
+from vkml.engine import closing
 from vkml.engine.providers import CPU_PROVIDER, VULKAN_PROVIDER
 from vkml.errors import InvalidArgument, NoDevice
 from vkml.forks import renew_in_child
@@ -193,6 +194,7 @@ def open_device(info: DeviceInfo) -> Device:
     from vkml.vulkan import Device
     from vkml.vulkan.queues import NativeCalls
 
+    closing.require_running()
     with _lock:
         device = opened(info)
         if device is None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vkml.dataclasses import dataclass
-from vkml.engine.closing import PlanClosed
+from vkml.engine.closing import PlanClosed, close_plan_at_exit
 from vkml.engine.cpu_bound import CpuBound
 from vkml.engine.device_array import DeviceArray, Place, Value, check_target, put
 from vkml.engine.flight import Flight, Timing
@@ -316,6 +316,8 @@ class Plan:
         direct = self._direct_of(self._flights[0])
         self.directs: list[Direct] = [] if direct is None else [direct]
         """The shortest ways to all outputs, one a flight, where one program is the whole plan."""
+        if devices:
+            close_plan_at_exit(self)
 
     @functools.cached_property
     def _output_types(self) -> dict[str, TensorType]:
