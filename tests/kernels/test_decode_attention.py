@@ -89,7 +89,7 @@ SIZES = {
     "edges": (5, 33, 12),
     "the most rows": (15, 21, 16),
     "heads that are no vectors": (2, 9, 13),
-    "wide heads": (1, 20, 200),
+    "wide heads": (1, 20, 136),
 }
 
 
