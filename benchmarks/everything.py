@@ -33,7 +33,7 @@ class Part:
 PARTS = {
     "doctor": Part("-m vkml doctor", 60),
     "tests": Part(
-        "-m pytest -q -x --maxfail 20 -p no:cacheprovider tests/kernels tests/engine tests/lowering", 480
+        "-m pytest -q --maxfail 20 -p no:cacheprovider tests/kernels tests/engine tests/lowering", 480
     ),
     "zoo": Part(
         "-m benchmarks --suite zoo --against ort-cuda,ort-cuda-graph,ort-cuda-strict --device {device}"
@@ -51,7 +51,7 @@ PARTS = {
         "-m benchmarks.matrix_units --device {device} --peers --accuracy --json {json}", 180
     ),
     "memory": Part(
-        "-m benchmarks --suite zoo --against vkml --device {device} --seconds 0.1 --json {json}", 120
+        "-m benchmarks --suite zoo --peers vkml --device {device} --seconds 0.1 --json {json}", 120
     ),
 }
 """By name, in the order in which they run."""

@@ -384,9 +384,8 @@ def evaluate(targets: Sequence[Traced], looked_at: Sequence[Traced] = ()) -> Non
                 found = _taken(turn, values, devices)
                 if found is None:
                     continue
-                recorded, device = found
-                program = _program(recorded, device)
-            _evaluate(recorded, program, looked_at)
+            # Nobody else makes known what this thread has taken.
+            _evaluate(*found, looked_at)
         finally:
             turn.end()
 
@@ -459,9 +458,9 @@ def _taken(
     return recorded, unknown[0].device
 
 
-def _evaluate(recorded: Recorded, program: Program, looked_at: Sequence[Traced]) -> None:
+def _evaluate(recorded: Recorded, device: Device | None, looked_at: Sequence[Traced]) -> None:
     try:
-        made = program.run(recorded, looked_at)
+        made = _program(recorded, device).run(recorded, looked_at)
     except Error as error:
         located(error, recorded.origins)
         raise
