@@ -200,7 +200,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Iterator[None]:
+    """Says behind pytest's own lists, where the end of a log shows it, why a run without failures fails."""
+    yield
     messages = config.stash[VALIDATION]
     if messages:
         terminalreporter.section(f"{len(messages)} validation messages: the run fails", red=True)
