@@ -33,7 +33,9 @@ class Part:
 PARTS = {
     "doctor": Part("-m vkml doctor", 60),
     "tests": Part(
-        "-m pytest -q --maxfail 20 -p no:cacheprovider tests/kernels tests/engine tests/lowering", 480
+        "-m pytest -q -n 8 --dist worksteal --maxfail 20 -p no:cacheprovider"
+        " tests/kernels tests/engine tests/lowering",
+        480,
     ),
     "zoo": Part(
         "-m benchmarks --suite zoo --against ort-cuda,ort-cuda-graph,ort-cuda-strict --device {device}"

@@ -271,7 +271,8 @@ def test_convolutions_on_matrix_units(units: str, a_type: type, splits: int, is_
     """Of images whose channels lie side by side, or are copied so; what pads images is changed like them."""
     fragment = target_of(vulkan.find_device(units, True)).byte_fragment
     assert fragment is not None
-    byte_units.forced = Tile(2 * fragment.m, 2 * fragment.n, 16, fragment.m, 2 * fragment.n), splits
+    k = max(16 // splits, fragment.k // 4)
+    byte_units.forced = Tile(2 * fragment.m, 2 * fragment.n, k, fragment.m, 2 * fragment.n), splits
     cases = Cases()
 
     def convolution(x: tuple[int, ...], weight: tuple[int, ...], zero: int, **attributes: Any) -> None:
@@ -362,18 +363,15 @@ def test_operands_in_blocks(
     )
     forget_lowerings()
     cases = Cases()
-    for left, right in (
-        ((9, 64), (64, 64)),
-        ((11, 75), (75, 21)),
-        ((3, 130), (130, 515)),
-        ((5, 3), (3, 2)),
-        ((2, 9, 67), (2, 67, 13)),
-        ((2, 9, 64), (64, 13)),
-    ):
+    odd = [((11, 75), (75, 21)), ((2, 9, 67), (2, 67, 13))]
+    more = [((9, 64), (64, 64)), ((3, 130), (130, 515)), ((5, 3), (3, 2)), ((2, 9, 64), (64, 13))]
+    given = odd + more if k == fragment.k else odd  # with longer steps lavapipe takes seconds for each
+    for left, right in given:
         cases.add("MatMulInteger", bytes_of(np.int8, *left), bytes_of(np.int8, *right))
     cases.add("MatMulInteger", bytes_of(np.uint8, 9, 144), Fixed(bytes_of(np.int8, 144, 20)))
     cases.check(units, is_strided=is_strided)
-    assert len(made) >= 10  # all of B but the constant, and A where lines are no whole words
+    # All of B but the constant, and A where lines are no whole words.
+    assert len(made) >= (10 if given != odd else 4)
     forget_lowerings()
 
 

@@ -49,7 +49,7 @@ def loop():
     feed = {{"m": np.array(3), "go": np.array(True)}}
     return model(LOOP.replace("MORE", ENDS[{kind!r}]).replace("SIZE", str(SIZE))), feed
 
-data, feed = products() if {kind!r} in ("plain", "bound") else loop()
+data, feed = products() if {kind!r} in ("plain", "bound", "left") else loop()
 X, SMALL = np.ones((SIZE, SIZE), np.float32), np.ones((1, 4), np.float32)
 options = vkml.SessionOptions(run_time_limit=0.001)
 session = vkml.InferenceSession(data, options, devices={name!r})
@@ -65,7 +65,13 @@ if {kind!r} == "bound":
     binding.bind_output(session.get_outputs()[0].name, {name!r})
 
 def act():
-    if {kind!r} == "bound":
+    if {kind!r} == "left":  # as after an interrupt, behind which others are to find a device that is idle
+        [plan] = session._runner.plans.alive
+        [program] = plan.programs
+        program.start([X])
+        program.settle()
+        waiting.run(None, {{"x": SMALL}})
+    elif {kind!r} == "bound":
         session.run_with_iobinding(binding)
     else:
         session.run(None, {{"x": X, **feed}})
@@ -96,7 +102,7 @@ print("done with", len(others))
 """
 
 
-@pytest.mark.parametrize("kind", ["plain", "bound", "counted", "gated"])
+@pytest.mark.parametrize("kind", ["plain", "bound", "left", "counted", "gated"])
 def test_a_run_that_takes_too_long(vulkan_device_name: str, kind: str, tmp_path: Path) -> None:
     code = CODE.format(name=vulkan_device_name, kind=kind)
     done = run_python(code, tmp_path, VKML_VALIDATE="")

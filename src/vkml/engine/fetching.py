@@ -76,7 +76,7 @@ class Fetching:
         """Waits for copies that nobody wants any more."""
         if self._submission is not None:
             with contextlib.suppress(DeviceError):
-                self._submission.wait(timeout_seconds=self._time_limit)
+                self._submission.settle()
         self._written = {}
 
     def free(self) -> None:

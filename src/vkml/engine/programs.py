@@ -323,7 +323,7 @@ class VulkanBound(RecordedProgram):
     def _settle(self, submission: Submission) -> None:
         """After an interrupt: the device may be at work on buffers that a run or `close` would touch."""
         with contextlib.suppress(DeviceError):
-            submission.wait(timeout_seconds=self.time_limit)
+            submission.settle()
         self.settle_fetch()
         if not self._context.is_closed:  # else there is no such memory any more
             self._status[:] = 0  # what the run that nobody sees the end of had to say

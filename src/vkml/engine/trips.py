@@ -209,7 +209,7 @@ class LoopMemory:
         """After an interrupt: waits for what has been submitted."""
         with contextlib.suppress(DeviceError):
             for submission in self._submissions:
-                submission.wait(timeout_seconds=self._bound.time_limit)
+                submission.settle()
 
     def _carried_results(self, outside: Sequence[int]) -> list[Array]:
         host = self._outside.host

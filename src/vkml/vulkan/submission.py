@@ -98,10 +98,12 @@ class Submission:
             the host, which takes some hosts 30 µs (an H200's: 45 µs a run, and 13 until a word came that a
             kernel wrote, with nothing signalled). Which of both is the sooner, a device's first runs tell.
         finish: `finish()`, the second half of `run`: waits for the last submission.
+        settle: `settle()`, waits for what was submitted last, whatever tells its end and whoever has seen it:
+            for what is to be done after an exception. It gives the device up as `run` does.
         timeline: signalled with 1, 2, 3, … by the submissions.
     """
 
-    __slots__ = ("_by_event", "_own", "finish", "run", "submit", "timeline", "wait")
+    __slots__ = ("_by_event", "_own", "finish", "run", "settle", "submit", "timeline", "wait")
 
     def __init__(
         self,
@@ -122,6 +124,7 @@ class Submission:
         self.submit, self.run, self.finish, current = _make_submit(
             context, queue, buffers, self.timeline, waits, signals, time_limit
         )
+        self.settle = self.finish
         self.wait = _make_wait_last(self.timeline, current)
         self._own = self.timeline
         self._by_event: _RunsByEvent | None = None
@@ -129,7 +132,7 @@ class Submission:
         if event is not None:
             by_event = self._by_event = _RunsByEvent(self, context, buffers[0], event, time_limit)
             self.submit, self.run = by_event.submit, by_event.run
-            self.wait, self.finish = by_event.wait, by_event.finish
+            self.wait, self.finish, self.settle = by_event.wait, by_event.finish, by_event.settle
 
     def free(self) -> None:
         """Destroys its timeline; idempotent. It must not be running."""
@@ -244,6 +247,14 @@ class _RunsByEvent:
             under_way[0] = False
             unsettled.pop(key, None)
 
+        def settle() -> None:
+            if by_event[0]:
+                end()
+                under_way[0] = False
+                unsettled.pop(key, None)
+            else:
+                finish()
+
         def wait(spin_seconds: float = DEFAULT_SPIN_SECONDS, timeout_seconds: float | None = None) -> bool:
             if by_event[0]:
                 with context.settling:
@@ -266,6 +277,7 @@ class _RunsByEvent:
                 submission.free()
 
         self.run, self.submit, self.wait, self.finish, self.free = run, submit, wait, finish, free
+        self.settle = settle
         self._kept = buffer_info, info, block, queue, commands
 
 
