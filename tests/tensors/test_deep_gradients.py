@@ -17,7 +17,7 @@ LAYERS = 16
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """An entry for each run; what is deeper than 12 does not stay pending: drivers compile long chains slowly."""
+    """An entry for each run; what is deeper than 12 stays not pending: drivers compile long chains slowly."""
     monkeypatch.setattr(tensors, "MOST_PENDING", 12)
     found: list[int] = []
     act = evaluation._evaluate

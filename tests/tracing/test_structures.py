@@ -49,6 +49,17 @@ def test_nothing_is_computed_before_it_is_looked_at() -> None:
     assert programs() == 1
 
 
+def test_plans_are_kept_by_what_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest go; the last one stays, whatever its size."""
+    monkeypatch.setattr(evaluation, "APPLICATIONS_KEPT", 10)
+    for length, kept in ((3, [3]), (4, [3, 4]), (2, [3, 4, 2]), (5, [2, 5]), (11, [11]), (1, [1])):
+        value = vector(1, -1)
+        for _ in range(length):
+            value = apply("Neg", value)
+        assert looked_at(value) == [(-1) ** length, -((-1) ** length)]
+        assert [program.size for program in evaluation._programs.values()] == kept
+
+
 def test_equal_structures_share_a_program() -> None:
     def recorded(x: Traced, y: Traced) -> Traced:
         return apply("Mul", apply("Add", x, y), y)

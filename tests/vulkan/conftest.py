@@ -7,10 +7,12 @@ import gc
 import pytest
 
 import vkml
+from vkml.vulkan import live_objects
 
 
 @pytest.fixture(autouse=True)
 def no_other_devices() -> None:
     """Closes the devices that sessions of other tests have opened and share."""
-    gc.collect()
-    vkml.close_devices()
+    if live_objects():
+        gc.collect()
+        vkml.close_devices()

@@ -41,6 +41,8 @@ SMALL_BYTES = 64 << 10
 """Of values that the host looks at: up to here they come with the run that makes them, not by a copy."""
 STRUCTURES_KEPT = 256
 """Plans of structures that were evaluated last."""
+APPLICATIONS_KEPT = 20_000
+"""Of which these plans are at the most, but for the last one: each takes the host some 3 KiB."""
 _LABEL = "the recorded operations"
 _NAME = re.compile(r"node '#(\d+)'")
 """Of a node in errors: its number among the applications."""
@@ -201,6 +203,7 @@ class Program:
         donated: Sequence[tuple[Traced, int]] = (), constants: Set[int] = frozenset(),
     ) -> None:  # fmt: skip
         numbers = {id(value): at for at, value in enumerate(recorded.numbers)}
+        self.size = len(recorded.applications)
         self.inputs = [
             at
             for at, value in enumerate(recorded.leaves)
@@ -486,8 +489,9 @@ def _program(recorded: Recorded, device: Device | None) -> Program:
         if program is None:
             program = Program(recorded, structure.varying, device)
             _programs[key, fixed] = program
-            while len(_programs) > STRUCTURES_KEPT:
-                _programs.popitem(last=False)
+            size = sum([each.size for each in _programs.values()])
+            while len(_programs) > STRUCTURES_KEPT or (size > APPLICATIONS_KEPT and len(_programs) > 1):
+                size -= _programs.popitem(last=False)[1].size
         else:
             _programs.move_to_end((key, fixed))
         return program
