@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from vkml.kernels.fragment_layout import FragmentLayouts, Layout
 from vkml.kernels.matrix_units import MATRIX_UNIT_NEEDS
 from vkml.kernels.packed_weights import Fragment
 from vkml.lowering.target import Target
+from vkml.vulkan import Capabilities
 
 MMA = Layout(((0, 2), (0, 4), (1, 0), (2, 0), (4, 0)), ((0, 1), (8, 0)))
 """Sums of 16 × 8: lanes in fours share a row and hold two of its columns, eight rows further two more."""
@@ -24,3 +27,26 @@ GPU = Target(
     wide_fragment=FRAGMENTS[1],
     fragment_layouts=lambda fragment: LAYOUTS[fragment.n],
 )
+
+
+_LACKING = {"float8", "float8_cooperative_matrix", "portability_subset"}
+_SUBGROUPS = ("basic", "vote", "arithmetic", "ballot", "shuffle", "shuffle_relative", "clustered", "quad")
+
+
+def like_h200(strict_fp32: bool) -> Target:
+    """With all that a large GPU has, fragments of bfloat16 and of bytes among it, in its sizes."""
+    flags = {each.name for each in fields(Capabilities) if each.default is False} - _LACKING
+    return Target(
+        frozenset({*flags, *(f"subgroup_{each}" for each in _SUBGROUPS)}),
+        push_bytes=256,
+        shared_bytes=49152,
+        max_invocations=1024,
+        subgroup_size=32,
+        processors=132,
+        strict_fp32=strict_fp32,
+        fragment=FRAGMENTS[0],
+        wide_fragment=FRAGMENTS[1],
+        bfloat16_fragment=Fragment(16, 8, 16, 32, "bfloat16"),
+        byte_fragment=Fragment(16, 8, 32, 32, "int8"),
+        fragment_layouts=lambda fragment: LAYOUTS.get(fragment.n),
+    )
