@@ -8,8 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.patience import patience
 from tests.vulkan.helpers import GROUP, Adder, every_device, floats, run_python
 from tests.vulkan.kernels import ADD, ADD_PUSH_BYTES, add_push
+from vkml import vulkan
+from vkml.engine.devices import close_devices, open_device
 from vkml.errors import CompileError, DeviceError, InvalidArgument
 from vkml.vulkan import Device, MemoryKind, live_objects, validation_messages
 from vkml.vulkan.info import Capabilities
@@ -357,3 +360,25 @@ def run_threads(works):
     for thread in threads:
         thread.join()
     assert not errors, errors
+
+
+@every_device
+def test_a_signal_handler_may_open_what_its_thread_opens(info, monkeypatch):
+    """Both have the same device, and nobody has another one."""
+    found = []
+
+    class Interrupted(Device):
+        def __init__(self, *given, **more):
+            super().__init__(*given, **more)
+            if not found:
+                found.append(None)
+                found[0] = open_device(info)
+
+    monkeypatch.setattr(vulkan, "Device", Interrupted)
+    thread = threading.Thread(target=lambda: found.append(open_device(info)), daemon=True)
+    thread.start()
+    thread.join(patience(30))
+    assert len(found) == 2 and found[0] is found[1]
+    assert live_objects()["Device"] == 1
+    close_devices()
+    assert live_objects() == {}

@@ -92,6 +92,39 @@ def test_chunks_passed_on(info, monkeypatch, size, force_staging):
 
 
 @every_device
+def test_a_signal_handler_may_copy_in_the_midst_of_a_copy(info, monkeypatch):
+    """Through memory of its own."""
+    monkeypatch.setattr(transfer, "CHUNK_BYTES", 4096)
+    data = np.random.default_rng(0).integers(0, 256, (2, 3 * 4096), dtype=np.uint8)
+    with Device(info, force_staging=True) as device:
+        memories = [device.allocate(3 * 4096, MemoryKind.DEVICE, name) for name in ("outer", "inner")]
+        start, found = transfer._Copy.start, []
+
+        def interrupted(copy):
+            start(copy)
+            with monkeypatch.context() as patch:
+                patch.setattr(transfer._Copy, "start", start)
+                device.upload(memories[1], 0, data[1])
+                found.append(device.download(memories[1]))
+
+        monkeypatch.setattr(transfer._Copy, "start", interrupted)
+
+        def copy():
+            device.upload(memories[0], 0, data[0])
+            found.append(device.download(memories[0]))
+
+        thread = threading.Thread(target=copy, daemon=True)
+        thread.start()
+        thread.join(patience(30))
+        *inner, outer = found
+        np.testing.assert_array_equal(outer, data[0])
+        assert len(inner) == 6
+        for each in inner:
+            np.testing.assert_array_equal(each, data[1])
+        assert device.live_allocations <= 2 + 4, "staging is not given back"
+
+
+@every_device
 def test_two_chunks_travel_at_a_time(info, monkeypatch):
     """Before a chunk is written the next one has been asked for; what it lies in is not written meanwhile."""
     monkeypatch.setattr(transfer, "PASSED_BYTES", 4096)

@@ -128,6 +128,31 @@ def test_releasing_does_not_wait(info, monkeypatch):
 
 
 @every_device
+def test_a_signal_handler_may_ask_for_what_its_thread_compiles(info, monkeypatch):
+    """Both have the same one."""
+    found = []
+    with Device(info) as device:
+        compile_ = device._pipelines._compile
+
+        def interrupted(*given):
+            compiled = compile_(*given)
+            if not found:
+                found.append(None)
+                found[0] = make(device, 1)
+            return compiled
+
+        monkeypatch.setattr(device._pipelines, "_compile", interrupted)
+        thread = threading.Thread(target=lambda: found.append(make(device, 1)), daemon=True)
+        thread.start()
+        thread.join(patience(30))
+        assert len(found) == 2 and found[0] is found[1]
+        assert live() == 1
+        device.release(found[0])
+        device.release(found[1])
+    assert live_objects() == {}
+
+
+@every_device
 def test_threads_that_ask_and_release(info, monkeypatch):
     monkeypatch.setattr(pipelines, "UNUSED_PIPELINES", 3)
     monkeypatch.setattr(driver_cache, "PIPELINES_PER_CACHE", 4)

@@ -273,7 +273,7 @@ def _native(function: Function, given: Sequence[Any]) -> list[Any]:
 
 
 _calls: OrderedDict[Hashable, _Call] = OrderedDict()
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 def _keep(key: Hashable, call: _Call) -> None:
@@ -302,7 +302,7 @@ def _named(device: Any) -> Device | None:
 
 def _renew() -> None:
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     _calls.clear()
     _chosen.clear()
 

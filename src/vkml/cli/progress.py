@@ -29,7 +29,7 @@ class StageProgress:
     def __init__(self) -> None:
         self._is_watched = sys.stderr.isatty()
         self._started = time.perf_counter()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._drawing: Progress | None = None
         self._tasks: dict[str, TaskID] = {}
 

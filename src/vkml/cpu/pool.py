@@ -88,7 +88,7 @@ class WorkerPool:
         self._is_started = False
         self._numbers = itertools.count(1)
         self._native_ids: list[int] = []
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._busy = threading.local()
         self._avoided: int | None = None
 
@@ -206,16 +206,14 @@ def available_processors() -> int:
 
 
 _pools: dict[int, WorkerPool] = {}
-_pools_lock = threading.Lock()
+_pools_lock = threading.RLock()
 
 
 def shared_pool(size: int | None = None) -> WorkerPool:
     """The process's pool of that size (None: one worker a processor); made once and closed at exit."""
     size = max(1, available_processors() if size is None else size)
     with _pools_lock:
-        if size not in _pools:
-            _pools[size] = WorkerPool(size)
-        return _pools[size]
+        return _pools.get(size) or _pools.setdefault(size, WorkerPool(size))
 
 
 def _close_all() -> None:
@@ -227,7 +225,7 @@ def _close_all() -> None:
 
 def _renew_lock() -> None:
     global _pools_lock
-    _pools_lock = threading.Lock()
+    _pools_lock = threading.RLock()
 
 
 atexit.register(_close_all)

@@ -62,7 +62,7 @@ class DevicePlace(Place):
         renew_in_child(self._renew)
 
     def _renew(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def make(self, shape: tuple[int, ...], dtype: np.dtype[Any], write: Write) -> Tensor:
         if math.prod(shape) * dtype.itemsize < DIRECT_BYTES:

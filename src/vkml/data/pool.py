@@ -41,7 +41,7 @@ class LoadingPool:
         """Also in a forked child, which has none of the threads."""
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._local = threading.local()
         self._idle = 0
         self._is_closed = False

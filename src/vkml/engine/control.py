@@ -206,7 +206,9 @@ class HostNode:
             kept = found, self._make(prepare_normalised(found.graph), lambda: None)
             if not found.is_of_data:
                 while len(self._gradients) >= _GRADIENTS_KEPT:
-                    self._gradients.pop(next(iter(self._gradients)))[1].close()
+                    oldest = self._gradients.pop(next(iter(self._gradients), None), None)
+                    if oldest is not None:  # else another thread was here
+                        oldest[1].close()
                 self._gradients[form] = kept
         found, runner = kept
         names = [value.name for value in found.graph.outputs]
@@ -371,8 +373,8 @@ class Body:
 
     def _run(self, runner: Runner, values: list[Any], captured: list[Any]) -> Sequence[Any]:
         feeds = [values[at] for at in self._read]
-        if self._latest:
-            entry = self._latest[0]
+        entry = next(iter(self._latest), None)  # another thread may clear it
+        if entry is not None:
             for array, shape, dtype in zip(feeds, entry.shapes, entry.types, strict=True):
                 if type(array) is np.ndarray:
                     if array.shape != shape or array.dtype != dtype:
@@ -438,8 +440,9 @@ class Body:
     def _wiring(self, plan: Plan, values: Sequence[Any]) -> Wiring | None:
         """How values go from trip to trip, where every trip is like the first."""
         key = plan, tuple([(dtype_of(value), value.shape) for value in values])
-        if self._wired is not None and self._wired[0] == key:
-            return self._wired[1]
+        wired = self._wired  # another thread may replace it
+        if wired is not None and wired[0] == key:
+            return wired[1]
         made = self._new_wiring(plan, key[1])
         self._wired = key, made
         return made

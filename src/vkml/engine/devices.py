@@ -171,14 +171,15 @@ lies between some forty calls of the driver, behind each of which it would wait 
 _switching = ProcessSetting(sys.getswitchinterval, sys.setswitchinterval)
 
 _open: dict[str, Device] = {}
-_lock = threading.Lock()
+_lock = threading.RLock()
+"""Re-entrant for signal handlers, which may open a device while their thread is opening it."""
 _opening: threading.Thread | None = None
 """Opens a device ahead, or has done so."""
 
 
 def _renew() -> None:
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     _open.clear()
 
 
@@ -200,7 +201,12 @@ def open_device(info: DeviceInfo) -> Device:
         if device is None:
             found = calls()
             native = None if found is None else NativeCalls(*found)
-            device = _open[info.uuid] = Device(info, native=native)
+            made = Device(info, native=native)
+            device = opened(info)
+            if device is None:
+                device = _open[info.uuid] = made
+            else:
+                made.close()  # a signal handler has opened it meanwhile
         return device
 
 
@@ -248,7 +254,7 @@ def open_ahead(wanted: str | Sequence[str] | None, otherwise: str) -> None:
 def close_devices() -> None:
     """Closes every open device; sessions on them must be closed before."""
     with _lock:
-        for device in _open.values():
+        for device in list(_open.values()):
             device.close()
         _open.clear()
 

@@ -62,7 +62,7 @@ class _Installed:
 
     handler: _Handler | None = None
     level = logging.NOTSET
-    lock = threading.Lock()
+    lock = threading.RLock()
 
 
 def set_default_logger_callback(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import weakref
 from collections import OrderedDict
@@ -89,7 +90,7 @@ class PlanCache:
         """How many plans there have been for a structure."""
         self._fixed: set[Hashable] = set()
         """Structures for which there are no plans with open sizes."""
-        self._serial = 0
+        self._serials = itertools.count(1)
         self._planning: weakref.WeakValueDictionary[Any, Turn] = weakref.WeakValueDictionary()
         """A turn for each signature that some thread plans or waits for."""
         renew_in_child(self._renew)
@@ -283,8 +284,7 @@ class PlanCache:
             )
             for shape, value in zip(shapes, inputs, strict=True)
         )
-        self._serial += 1
-        return self._plan_shapes(index, opened, values, types, (structure, self._serial), sizes)
+        return self._plan_shapes(index, opened, values, types, (structure, next(self._serials)), sizes)
 
     def _plan_shapes(
         self,

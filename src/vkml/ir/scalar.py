@@ -154,12 +154,12 @@ class Scalar:
 
 
 _known: weakref.WeakValueDictionary[tuple[object, ...], Scalar] = weakref.WeakValueDictionary()
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 def _renew() -> None:
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
 
 
 renew_in_child(_renew)
@@ -184,7 +184,8 @@ def make(operation: str, dtype: DType, inputs: Sequence[Scalar] = (), value: Num
         if found is None:
             if operation in _OF_REALS and inputs[0].dtype.is_complex:
                 raise OperandError(f"{operation} is not defined for {inputs[0].dtype.numpy_name}")
-            found = _known[key] = Scalar(operation, dtype, tuple(inputs), cast(Number, value))
+            # A signal handler may have made it meanwhile.
+            found = _known.setdefault(key, Scalar(operation, dtype, tuple(inputs), cast(Number, value)))
         return found
 
 

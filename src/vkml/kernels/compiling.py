@@ -18,7 +18,7 @@ from vkml.vulkan import cache, spirv
 from vkml.vulkan.spirv import keep_arithmetic, require_functions_of_doubles
 
 if TYPE_CHECKING:
-    from _thread import LockType
+    from _thread import RLock
 
     from vkml.kernels.compiler_process import CompilerProcess
 
@@ -48,7 +48,7 @@ def compile_kernel(source: str, label: str = "kernel", compiler: CompilerProcess
     if found is not None:
         return found
     with _changed:
-        turn = _turns.setdefault(name, threading.Lock())
+        turn = _turns.setdefault(name, threading.RLock())
     # Kernels differ in their constants more than in their sources: who waits for a thread that compiles the
     # same source finds it in the cache.
     with turn:
@@ -212,9 +212,9 @@ _compilers = _only_this_one()
 would take turns at the interpreter, and no kernel would be with the driver before nearly all are compiled."""
 _processes: set[CompilerProcess] = set()
 """All that this process has started and not closed."""
-_changed = threading.Lock()
+_changed = threading.RLock()
 """Guards what follows."""
-_turns: weakref.WeakValueDictionary[str, LockType] = weakref.WeakValueDictionary()
+_turns: weakref.WeakValueDictionary[str, RLock] = weakref.WeakValueDictionary()
 """Cache entry → what a thread holds that compiles such a source, as long as any thread holds or wants it."""
 
 
@@ -224,7 +224,7 @@ def _renew() -> None:
     for process in _processes:
         process.leave()
     _processes.clear()
-    _compilers, _changed, _turns = _only_this_one(), threading.Lock(), weakref.WeakValueDictionary()
+    _compilers, _changed, _turns = _only_this_one(), threading.RLock(), weakref.WeakValueDictionary()
 
 
 renew_in_child(_renew)

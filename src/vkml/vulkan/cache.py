@@ -62,7 +62,7 @@ _READ_FLAGS = (
     | getattr(os, "O_BINARY", 0)
 )
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _known_bytes: dict[Path, int] = {}
 _distrusted: set[Path] = set()
 """Folders that a warning has named."""
@@ -70,7 +70,7 @@ _distrusted: set[Path] = set()
 
 def _renew() -> None:
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
 
 
 renew_in_child(_renew)

@@ -346,7 +346,7 @@ class Context:
     def _queue(self, family: int, number: int, is_compute: bool) -> Queue:
         out = ffi.new("VkQueue *")
         self.functions.vkGetDeviceQueue(self.handle, family, number, out)
-        return Queue(out[0], family, threading.Lock(), is_compute)
+        return Queue(out[0], family, threading.RLock(), is_compute)
 
     def _fault_report(self) -> str:
         """What VK_EXT_device_fault knows about why the device was lost."""

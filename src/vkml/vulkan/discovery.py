@@ -47,13 +47,13 @@ class _Discovery:
         return {info.name: info for info in self.devices}
 
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _discovery: _Discovery | None = None
 
 
 def _renew() -> None:
     global _lock, _discovery
-    _lock, _discovery = threading.Lock(), None
+    _lock, _discovery = threading.RLock(), None
 
 
 renew_in_child(_renew)
@@ -111,7 +111,8 @@ def _discover() -> _Discovery:
     global _discovery
     with _lock:
         if _discovery is None:
-            _discovery = _enumerate()
+            found = _enumerate()
+            _discovery = _discovery or found  # a signal handler may have asked meanwhile
         return _discovery
 
 

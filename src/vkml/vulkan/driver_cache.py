@@ -40,7 +40,7 @@ class DriverCache:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         info = context.info
         build = hashlib.sha256(
             f"{info.driver_id} {info.driver_version} {info.driver_info}".encode()

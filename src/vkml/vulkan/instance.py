@@ -63,14 +63,14 @@ class Instance:
         self._finalizer.detach()
 
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _instance: Instance | None = None
 
 
 def _renew() -> None:
     """A forked child makes an instance of its own: the parent's has threads that the child does not."""
     global _lock, _instance
-    _lock, _instance = threading.Lock(), None
+    _lock, _instance = threading.RLock(), None
 
 
 renew_in_child(_renew)
@@ -88,7 +88,8 @@ def get_instance() -> Instance:
             if _instance is None:
                 try:
                     with process_lock:
-                        _instance = Instance()
+                        made = Instance()
+                        _instance = _instance or made  # a signal handler may have asked meanwhile
                 except NoDevice:
                     raise
                 except DeviceError as error:  # a loader without drivers says INCOMPATIBLE_DRIVER

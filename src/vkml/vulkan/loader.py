@@ -101,13 +101,13 @@ if hasattr(os, "register_at_fork"):
         after_in_child=process_lock.release,
     )
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _loaded: tuple[str, Any, Functions] | None = None
 
 
 def _renew() -> None:
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
 
 
 renew_in_child(_renew)

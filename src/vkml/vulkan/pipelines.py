@@ -48,8 +48,9 @@ class _Made:
     """A pipeline, or none yet while the first of its users compiles it."""
 
     pipeline: Pipeline | None = None
-    compiling: threading.Lock = field(default_factory=threading.Lock)
-    """Held while it is compiled. The others wait, and the next compiles where that came to nothing."""
+    compiling: RLock = field(default_factory=threading.RLock)
+    """Held while it is compiled. The others wait, and the next compiles where that came to nothing, as does a
+    signal handler whose thread was compiling it."""
     users: int = 0
     names: set[Hashable] = field(default_factory=set)
     """By which it is found without its content."""
@@ -105,7 +106,12 @@ class Pipelines:
             with made.compiling:
                 pipeline = made.pipeline
                 if pipeline is None:
-                    made.pipeline = pipeline = self._compile(spirv, content, label)
+                    compiled = self._compile(spirv, content, label)
+                    pipeline = made.pipeline
+                    if pipeline is None:
+                        made.pipeline = pipeline = compiled
+                    else:  # a signal handler has compiled it meanwhile
+                        self._context.release(compiled.key)
             if name is not None:
                 with self._lock:  # it is used by now, and stays
                     made.names.add(name)

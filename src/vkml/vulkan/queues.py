@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vkml.dataclasses import dataclass
 from vkml.vulkan.loader import Functions
 from vkml.vulkan.structures import NULL, constants, ffi, handle_number
+
+if TYPE_CHECKING:
+    from _thread import RLock
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Queue:
 
     handle: Any
     family: int
-    lock: threading.Lock
+    lock: RLock
     is_compute: bool
     word: Any = field(default_factory=lambda: ffi.new("uint64_t[16]"), compare=False, repr=False)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,26 +26,29 @@ CHUNK_BYTES = 32 << 20
 PASSED_BYTES = 16 << 20
 """Likewise of what is passed on: while a chunk travels the one before it is written elsewhere. Between two
 H200s 256 MiB take 11 ms so, 18 by 4 MiB, of which fewer threads write each."""
-_passing = threading.Lock()
+_passing = threading.RLock()
 """Held while a device's copies are fed by another's, for either may wait for the other's lock."""
 
 
 def _renew() -> None:
     global _passing
-    _passing = threading.Lock()
+    _passing = threading.RLock()
 
 
 renew_in_child(_renew)
 
 
 class Transfers:
-    """Uploads and downloads of a device; staging memory is made at need, up to two chunks each way."""
+    """Uploads and downloads of a device, through staging memory where it has to be."""
 
     def __init__(self, context: Context, allocator: Allocator) -> None:
         self._context = context
         self._allocator = allocator
-        self._lock = threading.Lock()
-        self._staging: dict[tuple[MemoryKind, int], Memory] = {}
+        self._lock = threading.RLock()
+        """Held by the thread whose staged copies are under way: others wait, but a signal handler that comes
+        in the midst of them may copy, too."""
+        self._staging: _Staging | None = _Staging(allocator)
+        """What no copy is using."""
         self._ways: dict[int, _Ways] = {}
 
     def upload(self, memory: Memory, offset: int, array: npt.NDArray[Any] | bytes) -> None:
@@ -67,17 +70,17 @@ class Transfers:
             memory.flush()
             return
         ways = self._ways_of(self._context.transfer_queue)
-        with self._lock:
+        with self._staged() as staging:
             pending: list[_Copy | None] = [None, None]
             try:
                 for number, part in enumerate(parts):
                     slot = number % 2
                     _finish(pending, slot)
-                    staging = self._staging_memory(MemoryKind.UPLOAD, slot, largest)
-                    assert staging.host is not None
-                    copy_bytes(staging.host[: part.size], part)
-                    staging.flush()
-                    copy = _Copy(ways, staging, 0, memory, offset, part.size)
+                    chunk = staging.memory(MemoryKind.UPLOAD, slot, largest)
+                    assert chunk.host is not None
+                    copy_bytes(chunk.host[: part.size], part)
+                    chunk.flush()
+                    copy = _Copy(ways, chunk, 0, memory, offset, part.size)
                     pending[slot] = copy
                     copy.start()
                     offset += part.size
@@ -120,20 +123,20 @@ class Transfers:
                 yield memory.host[start : min(start + chunk, offset + size)]
             return
         ways = self._ways_of(self._context.compute_queue)
-        with self._lock:
+        with self._staged() as staging:
             pending: list[_Copy | None] = [None, None]
             sizes = [min(chunk, size - start) for start in range(0, size, chunk)]
             try:
                 for number, part in enumerate(sizes):
                     slot = number % 2
-                    staging = self._staging_memory(MemoryKind.READBACK, slot, min(size, chunk))
-                    copy = _Copy(ways, memory, offset + number * chunk, staging, 0, part)
+                    target = staging.memory(MemoryKind.READBACK, slot, min(size, chunk))
+                    copy = _Copy(ways, memory, offset + number * chunk, target, 0, part)
                     pending[slot] = copy
                     copy.start()
                     if number:
-                        yield self._collected(pending, 1 - slot, sizes[number - 1])
+                        yield _collected(pending, 1 - slot, sizes[number - 1])
                 if sizes:
-                    yield self._collected(pending, (len(sizes) - 1) % 2, sizes[-1])
+                    yield _collected(pending, (len(sizes) - 1) % 2, sizes[-1])
             finally:
                 _finish(pending, 0)
                 _finish(pending, 1)
@@ -156,22 +159,41 @@ class Transfers:
         known = self._ways.get(id(queue))
         return known or self._ways.setdefault(id(queue), _Ways(self._context, queue))
 
-    def _collected(self, pending: list[_Copy | None], slot: int, size: int) -> Bytes:
-        _finish(pending, slot)
-        staging = self._staging[MemoryKind.READBACK, slot]
-        staging.invalidate()
-        assert staging.host is not None
-        return staging.host[:size]
+    @contextlib.contextmanager
+    def _staged(self) -> Iterator[_Staging]:
+        """Staging memory that nobody else uses; what fails may leave copies in it, which keep it."""
+        with self._lock:
+            staging, self._staging = self._staging or _Staging(self._allocator), None
+            yield staging
+            if self._staging is None:
+                self._staging = staging
+            else:
+                staging.free()  # a signal handler's, or that of what it interrupted
 
-    def _staging_memory(self, kind: MemoryKind, slot: int, size: int) -> Memory:
-        memory = self._staging.get((kind, slot))
-        if memory is None or memory.size < size:
-            if memory is not None:
-                memory.free()
-                del self._staging[kind, slot]
-            memory = self._allocator.allocate(size, kind, f"staging for {kind.value}")
-            self._staging[kind, slot] = memory
-        return memory
+
+class _Staging:
+    """Memory of the host that copies go through, made at need: two chunks each way."""
+
+    def __init__(self, allocator: Allocator) -> None:
+        self._allocator = allocator
+        self._chunks: dict[tuple[MemoryKind, int], Memory] = {}
+
+    def memory(self, kind: MemoryKind, slot: int, size: int) -> Memory:
+        """One of the chunks, at least as large."""
+        chunk = self._chunks.get((kind, slot))
+        if chunk is None or chunk.size < size:
+            if chunk is not None:
+                del self._chunks[kind, slot]
+                chunk.free()
+            chunk = self._allocator.allocate(size, kind, f"staging for {kind.value}")
+            self._chunks[kind, slot] = chunk
+        return chunk
+
+    def free(self) -> None:
+        """Frees the chunks, which no copy may be using."""
+        for chunk in self._chunks.values():
+            chunk.free()
+        self._chunks = {}
 
 
 class _Way:
@@ -248,7 +270,7 @@ class _Ways:
 
 
 class _Copy:
-    """One copy, prepared and then under way."""
+    """One copy, prepared and then under way; it keeps what it reads and writes."""
 
     _is_started = False
 
@@ -256,6 +278,7 @@ class _Copy:
         self, ways: _Ways, source: Memory, source_at: int, target: Memory, target_at: int, size: int
     ) -> None:
         self._ways = ways
+        self.source, self.target = source, target
         self._way = ways.take()
         self._way.record(source, source_at, target, target_at, size)
 
@@ -283,6 +306,16 @@ def _finish(pending: list[_Copy | None], slot: int) -> None:
     if copy is not None:
         copy.finish()
         pending[slot] = None
+
+
+def _collected(pending: list[_Copy | None], slot: int, size: int) -> Bytes:
+    """What a copy to the host has brought."""
+    copy = pending[slot]
+    assert copy is not None
+    _finish(pending, slot)
+    copy.target.invalidate()
+    assert copy.target.host is not None
+    return copy.target.host[:size]
 
 
 def as_bytes(array: npt.NDArray[Any] | bytes) -> Bytes:

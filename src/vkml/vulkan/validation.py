@@ -16,13 +16,13 @@ LAYER = "VK_LAYER_KHRONOS_validation"
 _SETTINGS = ("validate_sync", "syncval_shader_accesses_heuristic")
 
 _log = logger("vkml.vulkan")
-_lock = threading.Lock()
+_lock = threading.RLock()
 _messages: list[str] = []
 
 
 def _renew() -> None:
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     _messages.clear()
 
 
