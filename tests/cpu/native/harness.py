@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import mmap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +25,13 @@ Array = np.ndarray[Any, Any]
 _PAGE = mmap.PAGESIZE
 _ffi = cffi.FFI()
 _ffi.cdef("int mprotect(void *address, size_t length, int protection);")
+
+
+@functools.cache
+def _library() -> Any:
+    """The C library, opened once: cffi keeps all that was ever opened."""
+    return _ffi.dlopen(None)
+
 
 instruction_sets = pytest.mark.parametrize(
     "instructions", list(InstructionSet), ids=lambda entry: entry.value
@@ -56,9 +64,8 @@ class Guarded:
         start = 0 if at_start else inner - nbytes
         self.used = slice(start, start + nbytes)
         self.array: Array = self.bytes[self.used].view(self.dtype)
-        library = _ffi.dlopen(None)
         for page in (self.bytes.ctypes.data - _PAGE, self.bytes.ctypes.data + inner):
-            assert library.mprotect(_ffi.cast("void *", page), _PAGE, 0) == 0
+            assert _library().mprotect(_ffi.cast("void *", page), _PAGE, 0) == 0
 
     def check(self) -> None:
         """Fails if bytes outside the array have changed."""
