@@ -303,21 +303,21 @@ def test_an_interrupted_run_is_awaited(
         act(x)
     submission = reads.subjects[-1].submission
     assert isinstance(submission, Submission)
-    run, wait, waits = submission.run, submission.wait, []
+    run, settle, settled = submission.run, submission.settle, []
 
     def interrupted() -> None:
         submission.submit()
         raise KeyboardInterrupt
 
-    def waiting(*arguments: Any, **named: Any) -> bool:
-        waits.append(wait(*arguments, **named))
-        return waits[-1]
+    def settling() -> None:
+        settle()
+        settled.append(submission.wait(0.0, 0.0))
 
-    submission.run, submission.wait = interrupted, waiting
+    submission.run, submission.settle = interrupted, settling
     with pytest.raises(KeyboardInterrupt):
         act(x)
-    assert waits == [True]
-    submission.run, submission.wait = run, wait
+    assert settled == [True]
+    submission.run, submission.settle = run, settle
     x[:] = numbers(ROWS, 5)
     agree(act(x), x)
 

@@ -271,7 +271,7 @@ def test_convolutions_on_matrix_units(units: str, a_type: type, splits: int, is_
     """Of images whose channels lie side by side, or are copied so; what pads images is changed like them."""
     fragment = target_of(vulkan.find_device(units, True)).byte_fragment
     assert fragment is not None
-    k = max(16 // splits, fragment.k // 4)
+    k = max(16 // splits, fragment.k // 2)
     byte_units.forced = Tile(2 * fragment.m, 2 * fragment.n, k, fragment.m, 2 * fragment.n), splits
     cases = Cases()
 

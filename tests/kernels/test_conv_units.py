@@ -41,11 +41,11 @@ from vkml.kernels.views import View
 from vkml.lowering.vulkan_builder import VulkanBuilder
 from vkml.onnx import save_graph
 
-SMALL = Tile(16, 16, 2, 1, 16, 1, 1.0, 1.0)
+SMALL = Tile(16, 16, 2, 1, 32, 1, 1.0, 1.0)
 """Lavapipe compiles for seconds."""
-FLAT = Tile(16, 16, 4, 1, 16, 1, 1.0, 1.0)
+FLAT = Tile(16, 16, 4, 1, 32, 1, 1.0, 1.0)
 """Fewer loads a thread: for fragments of few lanes, as lavapipe's are."""
-SLICED = Tile(16, 16, 2, 2, 16, 2, 1.0, 1.0)
+SLICED = Tile(16, 16, 2, 2, 32, 2, 1.0, 1.0)
 
 
 def fitting(choice: Choice, device: str) -> Choice:

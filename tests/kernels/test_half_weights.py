@@ -33,9 +33,9 @@ from vkml.onnx import save_graph
 
 Array = np.ndarray[Any, Any]
 TILES = {
-    "two subgroups": Tile(16, 16, 2, 1, 16, 1, 1.0, 1.0),
+    "two subgroups": Tile(16, 16, 2, 1, 32, 1, 1.0, 1.0),
     "lanes take lines out of turn": Tile(16, 16, 4, 1, 32, 2, 1.0, 1.0),
-    "slices of k": Tile(16, 16, 2, 2, 16, 2, 1.0, 1.0),
+    "slices of k": Tile(16, 16, 2, 2, 32, 2, 1.0, 1.0),
 }
 
 

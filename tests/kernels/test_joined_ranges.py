@@ -85,7 +85,7 @@ def of_few_rows(device: str, patch: pytest.MonkeyPatch) -> None:
 
 def of_units(device: str, patch: pytest.MonkeyPatch) -> None:
     fragments(device)  # skips where there are none
-    tile = matrix_units.Tile(16, 16, 2, 2, 16, 2, 1.0, 1.0)
+    tile = matrix_units.Tile(16, 16, 2, 2, 32, 2, 1.0, 1.0)
     patch.setattr(matrix_units, "forced", matrix_units.Choice(tile, 3))
 
 

@@ -33,9 +33,9 @@ from vkml.onnx import save_graph
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 
-SMALL = Tile(16, 16, 2, 1, 16, 1, 1.0, 1.0)
+SMALL = Tile(16, 16, 2, 1, 32, 1, 1.0, 1.0)
 """Lavapipe compiles for seconds."""
-SLICED = Tile(16, 16, 2, 2, 16, 2, 1.0, 1.0)
+SLICED = Tile(16, 16, 2, 2, 32, 2, 1.0, 1.0)
 GPU = Target(
     frozenset(matrix_units.MATRIX_UNIT_NEEDS),
     shared_bytes=49152,

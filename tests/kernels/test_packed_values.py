@@ -25,7 +25,7 @@ from vkml.lowering.vulkan_builder import VulkanBuilder
 from vkml.onnx import save_graph
 
 Array = np.ndarray[Any, Any]
-TILE = Tile(16, 16, 2, 1, 16, 1, 1.0, 1.0)
+TILE = Tile(16, 16, 2, 1, 32, 1, 1.0, 1.0)
 
 
 @pytest.fixture
