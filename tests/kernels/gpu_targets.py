@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from vkml.kernels.fragment_layout import FragmentLayouts, Layout
 from vkml.kernels.matrix_units import MATRIX_UNIT_NEEDS
@@ -36,17 +36,11 @@ _SUBGROUPS = ("basic", "vote", "arithmetic", "ballot", "shuffle", "shuffle_relat
 def like_h200(strict_fp32: bool) -> Target:
     """With all that a large GPU has, fragments of bfloat16 and of bytes among it, in its sizes."""
     flags = {each.name for each in fields(Capabilities) if each.default is False} - _LACKING
-    return Target(
-        frozenset({*flags, *(f"subgroup_{each}" for each in _SUBGROUPS)}),
+    return replace(
+        GPU,
+        capabilities=frozenset({*flags, *(f"subgroup_{each}" for each in _SUBGROUPS)}),
         push_bytes=256,
-        shared_bytes=49152,
-        max_invocations=1024,
-        subgroup_size=32,
-        processors=132,
         strict_fp32=strict_fp32,
-        fragment=FRAGMENTS[0],
-        wide_fragment=FRAGMENTS[1],
         bfloat16_fragment=Fragment(16, 8, 16, 32, "bfloat16"),
         byte_fragment=Fragment(16, 8, 32, 32, "int8"),
-        fragment_layouts=lambda fragment: LAYOUTS.get(fragment.n),
     )

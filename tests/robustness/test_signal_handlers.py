@@ -82,14 +82,24 @@ CODE = """
 """
 
 
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers that send signals on this system")
-@pytest.mark.parametrize("is_staged", [False, True], ids=["mapped", "staged"])
-def test_they_compute(device_name: str, is_staged: bool) -> None:
-    """They may use sessions, tensors and captured functions, but those that their thread is running."""
-    if device_name == "cpu" and is_staged:
-        return
-    done = run_python(CODE.format(name=device_name, is_staged=is_staged, count=400), VKML_VALIDATE="0")
+has_timers = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="Windows has no timers of signals")
+
+
+def ends_well(name: str, *, is_staged: bool) -> None:
+    done = run_python(CODE.format(name=name, is_staged=is_staged, count=400), VKML_VALIDATE="0")
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stdout + done.stderr
+
+
+@has_timers
+def test_they_compute(device_name: str) -> None:
+    """They may use sessions, tensors and captured functions, but those that their thread is running."""
+    ends_well(device_name, is_staged=False)
+
+
+@has_timers
+def test_they_copy(vulkan_device_name: str) -> None:
+    """Through staging memory, in the midst of such copies."""
+    ends_well(vulkan_device_name, is_staged=True)
 
 
 NOT_AGAIN = {
@@ -107,6 +117,6 @@ def test_locks_may_be_taken_again() -> None:
     found = {
         path.relative_to(folder).as_posix()
         for path in folder.rglob("*.py")
-        if re.search(r"\bLock\(\)", path.read_text(encoding="utf-8"))
+        if re.search(r"\bthreading\.Lock\b|\bimport Lock\b", path.read_text(encoding="utf-8"))
     }
     assert found == {*NOT_AGAIN}

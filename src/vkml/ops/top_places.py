@@ -37,7 +37,7 @@ def top_places(rows: Array, k: int, is_largest: bool) -> npt.NDArray[np.int64]:
         Of the shape of `rows`, `k` in place of the last axis.
     """
     size = rows.shape[-1]
-    if not k or rows.size <= _SMALL:
+    if not k or rows.size <= _SMALL or rows.dtype.kind not in "fiu":
         return _sorted_places(rows, k, is_largest)
     if rows.dtype.itemsize > 4:
         return _wide_places(rows, k, is_largest)
