@@ -50,10 +50,18 @@ def test_a_write_outside_is_found(vulkan_device_name: str, elements: int, shift:
     check(lowered(vulkan_device_name, elements=elements, shift=shift), vulkan_device_name, shift)
 
 
-@pytest.mark.parametrize("elements", [8, 3, 2000])
-@pytest.mark.parametrize("shift", [0, 1, -1])
+@pytest.mark.parametrize(
+    ("elements", "shift"),
+    [
+        *((elements, shift) for elements in (8, 2000) for shift in (0, 4, -4)),
+        *((elements, shift) for elements in (3, 2001) for shift in (0, 1, -1)),
+    ],
+)
 def test_a_write_outside_of_a_result_is_found(vulkan_device_name: str, elements: int, shift: int) -> None:
-    """Of one that its kernel writes to the host's memory, and of one that is copied there."""
+    """Of one that its kernel writes to the host's memory, and of one that is copied there.
+
+    Vectors stay aligned, as their stores say they are: what a GPU does elsewhere is undefined.
+    """
     program, data = lowered(vulkan_device_name, elements=elements, shift=shift, level=-1)
     [result] = program.outputs.values()
     assert result.buffer.bytes > DIRECT_OUTPUT_BYTES or elements < 2000

@@ -42,6 +42,7 @@ FETCHED = {("fetching", "start", "between"), ("fetching", "start", "to_host")}
 STAGED = {("recorded", "record_inputs", "between")}
 UPLOADS = {("transfer", "record", "between")}
 Kinds = set[tuple[str, str, str]]
+pytestmark = pytest.mark.usefixtures("launches_of_their_own")
 
 
 def found_in(notes: Notes, *kinds: Kinds, count: int) -> None:

@@ -15,7 +15,7 @@ from vkml.ir.lowering import CannotLower
 from vkml.ir.scalar import arithmetic_type
 from vkml.ir.size import typical
 from vkml.ir.windows import Windows
-from vkml.kernels import channel_means, conv_units, direct_conv, halo_units, separable
+from vkml.kernels import channel_means, conv_units, direct_conv, gemm, halo_units, matrix_units, separable
 from vkml.kernels.candidates import Candidate, described
 from vkml.kernels.depthwise import depthwise
 from vkml.kernels.gemm import (
@@ -207,13 +207,13 @@ def _is_little(
     """Whether a direct launch is expected to be faster than tiles and `behind` microseconds more."""
     if direct_conv.forced is not None:
         return True
+    if any(template.forced is not None for template in (gemm, matrix_units, halo_units)):
+        return False
     time = direct_conv.estimate(build.target, sizes, shape)
     steps = sizes.channels * link.windows.taps
     product = convolution(link.x, link.windows, 1, link.filters, steps, link.x.type)
     tiled, _, _ = _gathered(build, product, link.x, link.weight, link.windows, 1)
     apart = estimate_ordinary(build.target, tiled)
-    if halo_units.forced is not None:
-        return False
     if not why_no_units(build.target):
         units = conv_units.rule_of(build.target, product)
         apart = apart if units is None else min(apart, units.time)

@@ -30,6 +30,7 @@ from vkml.kernels import (
     gemv,
     half_product,
     half_weights,
+    halo_units,
     index,
     matmul,
     matrix_units,
@@ -45,10 +46,12 @@ from vkml.kernels import (
     rows,
     scan,
     scatter,
+    selection,
     separable,
     sliced,
     split_product,
     top_k,
+    window_blocks,
 )
 from vkml.kernels import pointwise as pointwise_kernels
 from vkml.kernels.candidates import Candidate, described
@@ -73,7 +76,8 @@ def _forced() -> Hashable:
     """What tests and tuning runs force, by which the same nodes become other launches."""
     templates = (
         attention, attention_gradients, bfloat16_units, blocks, byte_units, channel_means, decode_attention,
-        direct_conv, gemm, half_product, half_weights, matrix_units, recurrent, separable, sliced,
+        direct_conv, gemm, half_product, half_weights, halo_units, matrix_units, recurrent, selection,
+        separable, sliced, window_blocks,
     )  # fmt: skip
     others = split_product.forced, row_prologue.everywhere, gemv.forced, range_sums.forced
     return *others, *(template.forced for template in templates)
