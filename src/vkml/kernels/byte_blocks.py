@@ -26,14 +26,15 @@ WORD = 16
 BLOCK = ROWS * STEPS // WORD
 """Such words of a block."""
 TILE = 128
-"""Blocks hold whole tiles of so many rows where that adds little."""
+"""Blocks hold whole tiles of so many rows, and steps of so many k, where that adds little."""
 SIDE = 64
 """Rows of which a workgroup of the pass makes blocks."""
 
 
 def shape_of(batch: int, rows: int, k: int) -> tuple[int, int, int, int]:
     """Of the blocks of (batch, rows, k), in words of four bytes."""
-    return batch, -(-k // STEPS), many_or_few(rows, TILE, ROWS) // ROWS, STEPS * ROWS // 4
+    steps, rows = many_or_few(k, TILE, STEPS), many_or_few(rows, TILE, ROWS)
+    return batch, steps // STEPS, rows // ROWS, STEPS * ROWS // 4
 
 
 def in_blocks(array: Array) -> Array:
