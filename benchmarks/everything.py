@@ -47,7 +47,11 @@ PARTS = {
         "-m benchmarks.architectures --libraries --against ort-cuda --device {device} --json {json}", 420
     ),
     "cold": Part("-m benchmarks.cold mnist_like resnet50_b1 --device {device} --times 2 --json {json}", 60),
-    "training": Part("-m benchmarks.training --device {device} --json {json}", 180),
+    "training": Part(
+        "-m benchmarks.training --device {device} --precision high --json {json}"
+        " --peers vkml-jit vkml-eager torch-eager torch-graph",
+        180,
+    ),
     "quantized": Part("-m benchmarks.quantized --device {device}", 180),
     "matrix_units": Part(
         "-m benchmarks.matrix_units --device {device} --peers --accuracy --json {json}", 180
