@@ -30,13 +30,15 @@ CACHES = ("VKML_CACHE_DIR", "__GL_SHADER_DISK_CACHE_PATH", "MESA_SHADER_CACHE_DI
 """Where vkml, NVIDIA's driver and Mesa's drivers keep compiled kernels."""
 ROOT = Path(__file__).resolve().parents[1]
 DEFAULT_MODELS = ("mnist_like", "resnet50_b1")
-STAGES = ("import", "load", "fold", "device", "plan", "kernels", "upload", "record", "run")
+STAGES = ("import", "load", "fold", "device", "plan", "lower", "wait", "kernels", "upload", "record", "run")
 """Of the thread that makes the session, each without those inside it. A module is imported where it is first
-wanted, also within other stages."""
+wanted, also within other stages. "wait" is for kernels that other threads compile."""
 _WRAPPED = {
     "device": ("vkml.engine.devices", "open_device"),
     "fold": ("vkml.engine.prepare", "prepare"),
     "plan": ("vkml.engine.planning", "make_plan"),
+    "lower": ("vkml.lowering.vulkan", "lower"),
+    "wait": ("vkml.engine.ahead", "Ahead.wait_for"),
     "kernels": ("vkml.engine.compilation", "compile_kernels"),
     "upload": ("vkml.engine.weights", "WeightStore.add"),
     "record": ("vkml.engine.recorded", "RecordedProgram.bind"),
@@ -50,6 +52,8 @@ class Cold:
     total: float = 0.0
     """From the first line of Python on, which is not the interpreter's own start, to the first result."""
     stages: dict[str, float] = field(default_factory=dict)
+    busy: dict[str, float] = field(default_factory=dict)
+    """Of them, the processor's time of the thread: less, where it waits for others or for the interpreter."""
     peaks: dict[str, int] = field(default_factory=dict)
     """The most resident memory until the end of the stage, files that are mapped included."""
     sources: int = 0
@@ -80,9 +84,10 @@ class _Stopwatch:
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
+        self.busy: dict[str, float] = defaultdict(float)
         self.peaks: dict[str, int] = {}
         self._open: list[str] = []
-        self._since = 0.0
+        self._since = self._busy_since = 0.0
         self._thread = threading.get_ident()
 
     @contextlib.contextmanager
@@ -100,10 +105,11 @@ class _Stopwatch:
             self.peaks[name] = _status("VmHWM")
 
     def _turn(self) -> None:
-        now = time.perf_counter()
+        now, busy = time.perf_counter(), time.thread_time()
         if self._open:
             self.seconds[self._open[-1]] += now - self._since
-        self._since = now
+            self.busy[self._open[-1]] += busy - self._busy_since
+        self._since, self._busy_since = now, busy
 
 
 def _status(*keys: str, pid: int | str = "self") -> int:
@@ -268,7 +274,7 @@ def measure(path: str, device: str, precision: str, threads: int | None, process
         opened.run(None, feed)
     found.total = time.perf_counter() - began
     found.processor = time.process_time()
-    found.stages, found.peaks = dict(watch.seconds), watch.peaks
+    found.stages, found.busy, found.peaks = dict(watch.seconds), dict(watch.busy), watch.peaks
     found.resting = _status("RssAnon", "RssShmem")
     with contextlib.suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
@@ -324,9 +330,12 @@ def _show(name: str, what: str, entries: list[Cold]) -> None:
     def median(of: Callable[[Cold], float]) -> float:
         return statistics.median(of(entry) for entry in entries)
 
-    stages = "  ".join(
-        f"{stage} {median(lambda entry, stage=stage: entry.stages.get(stage, 0.0)) * 1e3:.0f}"  # type: ignore[misc]
-        for stage in STAGES
+    def milliseconds(of: Callable[[Cold], dict[str, float]], stage: str) -> str:
+        return f"{median(lambda entry: of(entry).get(stage, 0.0)) * 1e3:.0f}"
+
+    stages, busy = (
+        "  ".join(f"{stage} {milliseconds(of, stage)}" for stage in STAGES)
+        for of in (lambda entry: entry.stages, lambda entry: entry.busy)
     )
     peaks = "  ".join(
         f"{stage} {median(lambda entry, stage=stage: entry.peaks.get(stage, 0)) / 2**20:.0f}"  # type: ignore[misc]
@@ -339,7 +348,7 @@ def _show(name: str, what: str, entries: list[Cold]) -> None:
         f"{median(lambda e: e.anonymous) / 2**20:.0f} of them no file's; at rest "
         f"{median(lambda e: e.resting) / 2**20:.0f}, trimmed {median(lambda e: e.trimmed) / 2**20:.0f}"
     )
-    print(f"    ms: {stages}")
+    print(f"    ms: {stages}\n    of them busy: {busy}")
     print(f"    peak MiB by the end of: {peaks}")
     print(
         f"    {median(lambda e: e.sources):.0f} sources compiled here in "

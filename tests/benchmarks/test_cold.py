@@ -17,7 +17,8 @@ def test_what_a_first_and_a_second_session_take(vulkan_device_name: str, tmp_pat
         for _ in range(2)
     )
     assert set(first.stages) <= set(STAGES) and sum(first.stages.values()) <= first.total
-    assert min(first.stages[stage] for stage in ("import", "device", "kernels", "upload", "run")) > 0
+    assert min(first.stages[stage] for stage in ("import", "device", "lower", "kernels", "upload", "run")) > 0
+    assert set(first.busy) == set(first.stages) and 0 < sum(first.busy.values()) < first.total
     assert first.sources >= 3 and first.compiling > 0 and second.sources == 0
     assert first.pipelines == second.pipelines >= first.sources
     assert first.drivers >= first.longest > 0
