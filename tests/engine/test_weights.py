@@ -11,6 +11,7 @@ from vkml.engine import weights
 from vkml.engine.turns import is_owned
 from vkml.engine.weights import WeightStore
 from vkml.ir import Constant, dtypes
+from vkml.ir.graph import ScaledConstant
 from vkml.lowering.memory import ALIGNMENT
 
 
@@ -28,6 +29,27 @@ def test_memory_is_freed_when_the_lock_is_free(
     store.release(lease)
     assert seen == [False] and store.bytes == 0
     store.close()
+
+
+def test_what_is_scaled_by_threads_is_what_one_would_make(vulkan_device_name: str) -> None:
+    device = device_registry.open_device(next(i for i in vkml.devices() if i.name == vulkan_device_name))
+    numbers = np.random.default_rng(1)
+    store = WeightStore(lambda: device)
+    made = []
+    for shape in ((300, 40, 3, 3), (1, 9, 7), (3, 5000)):
+        source = Constant(dtypes.FLOAT32, shape, numbers.standard_normal(shape, np.float32))
+        factors = numbers.standard_normal(shape[0])
+        largest = np.zeros(source.type.elements // shape[0], np.float32)  # nobody asks
+        made.append(ScaledConstant(dtypes.FLOAT32, shape, source, factors, largest))
+    try:
+        lease = store.add(made)
+        memory = lease[0].memory
+        for constant in made:
+            held = device.download(memory, store.address(constant) - memory.address, constant.type.bytes)
+            np.testing.assert_array_equal(held.view(np.float32), constant.array.reshape(-1))
+        store.release(lease)
+    finally:
+        store.close()
 
 
 def test_small_weights_are_uploaded_together_and_each_lies_where_its_address_says(

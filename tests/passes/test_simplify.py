@@ -16,9 +16,11 @@ from tests.vulkan_cases import assert_close
 from vkml.engine.prepare import prepare
 from vkml.engine.sketch import Sketch
 from vkml.errors import InvalidGraph, ShapeError
-from vkml.ir import Graph, Node, TensorType, Value, dtypes
+from vkml.ir import Constant, Graph, Node, TensorType, Value, dtypes
 from vkml.ir.file_constant import OWNED_BYTES
-from vkml.ir.graph import MadeConstant
+from vkml.ir.graph import MadeConstant, ScaledConstant, scaled
+from vkml.kernels import packed_weights
+from vkml.kernels.views import Buffer, BufferKind, View
 from vkml.onnx import save_graph
 from vkml.passes import specialise
 from vkml.passes.simplify import remove_identities
@@ -217,6 +219,35 @@ def test_a_large_folded_weight_is_made_where_it_is_read() -> None:
     np.testing.assert_array_equal(folded.array, (weight.astype(np.float64) * factors).astype(np.float32))
     read = weakref.ref(folded.array)
     assert read() is None
+    assert isinstance(folded, ScaledConstant)
+    largest = np.abs(folded.array).reshape(CHANNELS, -1).max(axis=0)
+    np.testing.assert_allclose(folded.largest, largest, rtol=1e-6)
+
+
+def test_how_large_a_folded_weight_is_is_known_without_making_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As matrix units ask: the largest of all filters by each element of the others' axes, in any order."""
+    numbers = np.random.default_rng(2)
+    array = numbers.standard_normal((20, 6, 3, 3), np.float32)
+    array[:, 2] *= 1e-3
+    factors = numbers.standard_normal(20)
+    source = Constant(dtypes.FLOAT32, array.shape, array)
+    largest = np.abs(scaled(array, factors)).reshape(20, -1).max(axis=0)
+    made = ScaledConstant(dtypes.FLOAT32, array.shape, source, factors, largest)
+    plain = Constant(dtypes.FLOAT32, array.shape, scaled(array, factors))
+
+    def view(constant: Constant, shape: tuple[int, ...], strides: tuple[int, ...]) -> View:
+        return View(Buffer(BufferKind.CONSTANT, 0, "w", constant), dtypes.FLOAT32, shape, strides)
+
+    ways = [((54, 20), (1, 54)), ((2, 9, 3, 20), (27, 1, 9, 54))]
+    expected = [packed_weights.range_of(plain, view(plain, *way)) for way in ways]
+    with monkeypatch.context() as patched:
+        patched.setattr(MadeConstant, "array", None)
+        assert [packed_weights.range_of(made, view(made, *way)) for way in ways] == expected
+    # Some of the filters alone, and rows of another axis.
+    for way in (((54, 10), (1, 54)), ((20, 54), (54, 1))):
+        assert packed_weights.range_of(made, view(made, *way)) == packed_weights.range_of(
+            plain, view(plain, *way)
+        )
 
 
 def test_folding_heeds_epsilon() -> None:

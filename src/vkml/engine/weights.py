@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vkml.cpu.pool import available_processors, shared_pool
 from vkml.dataclasses import dataclass
 from vkml.engine.compilation import compile_kernels
 from vkml.engine.single_run import run_once
@@ -15,7 +16,9 @@ from vkml.engine.turns import Turn
 from vkml.forks import renew_in_child
 from vkml.ir import Constant, mapped_file
 from vkml.ir.file_constant import release_pages
+from vkml.ir.graph import ScaledConstant, scaled
 from vkml.ir.lazy import lazy
+from vkml.ir.packing import to_bytes
 from vkml.kernels.packed_weights import PackedWeights
 from vkml.kernels.spec import KernelSpec
 from vkml.lowering.memory import ALIGNMENT
@@ -28,6 +31,8 @@ Array = np.ndarray[Any, Any]
 _UPLOAD_STEP = 32 << 20
 _SMALL_BYTES = 1 << 16
 _TOGETHER_BYTES = 1 << 20
+_MOST_THREADS = 4
+"""That scale a constant: more would read and write it no faster."""
 
 
 @dataclass(eq=False)
@@ -155,7 +160,7 @@ class WeightStore:
         return done
 
     def _upload(self, memory: Memory, offset: int, constant: Constant) -> None:
-        data = constant.data
+        data = _data(constant)
         for start in range(0, data.size, _UPLOAD_STEP):
             part = data[start : start + _UPLOAD_STEP]
             self._device.upload(memory, offset + start, part)
@@ -223,6 +228,21 @@ class WeightStore:
 
     def _renew(self) -> None:
         self._lock = threading.RLock()
+
+
+def _data(constant: Constant) -> Array:
+    """`Constant.data`; what is to be scaled first, by several threads."""
+    if not isinstance(constant, ScaledConstant):
+        return constant.data
+    source, factors = constant.source.array, constant.factors
+    made = np.empty(source.shape, source.dtype)
+
+    def scale(first: int, end: int) -> None:
+        scaled(source[first:end], factors[first:end], made[first:end])
+
+    filters, pool = len(source), shared_pool(min(_MOST_THREADS, available_processors()))
+    pool.parallel_for(filters, scale, max(1, filters // (2 * pool.size)))
+    return to_bytes(made, constant.dtype)
 
 
 def _together(constants: Sequence[Constant], offsets: Sequence[int]) -> Iterator[list[tuple[Constant, int]]]:

@@ -61,7 +61,7 @@ def settled(constant: Constant, *, copies: bool = False) -> Constant:
     if isinstance(constant, MadeConstant):
         source = settled(constant.source, copies=copies)
         same = source is constant.source
-        return constant if same else MadeConstant(constant.dtype, constant.shape, source, constant.make)
+        return constant if same else constant.made_of(source)
     mapping = mapping_of(constant.array)
     if mapping is None:
         return constant

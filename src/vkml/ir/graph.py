@@ -128,6 +128,56 @@ class MadeConstant(Constant):
             object.__setattr__(self, "_last", weakref.ref(found))
         return found
 
+    def made_of(self, source: Constant) -> MadeConstant:
+        """The same of another source."""
+        return MadeConstant(self.dtype, self.shape, source, self.make)
+
+
+class ScaledConstant(MadeConstant):
+    """A constant that is another one times a factor for each index of the first axis.
+
+    Who wants to know how large its elements are need not make them.
+    """
+
+    def __init__(
+        self,
+        dtype: DType,
+        shape: tuple[int, ...],
+        source: Constant,
+        factors: np.ndarray[Any, Any],
+        largest: np.ndarray[Any, Any],
+    ) -> None:
+        """Args:
+        dtype: of the elements.
+        shape: of the tensor and of the source.
+        source: of what it is made.
+        factors: along the first axis, float64.
+        largest: magnitudes of the elements along the first axis, flat.
+        """
+        super().__init__(dtype, shape, source, functools.partial(scaled, factors=factors))
+        object.__setattr__(self, "factors", factors)
+        object.__setattr__(self, "largest", largest)
+
+    factors: np.ndarray[Any, Any]
+    largest: np.ndarray[Any, Any]
+
+    def made_of(self, source: Constant) -> ScaledConstant:
+        return ScaledConstant(self.dtype, self.shape, source, self.factors, self.largest)
+
+
+def scaled(
+    array: np.ndarray[Any, Any], factors: np.ndarray[Any, Any], made: np.ndarray[Any, Any] | None = None
+) -> np.ndarray[Any, Any]:
+    """An array times factors of float64 along the first axis, each product rounded once.
+
+    There is no copy of all of it in float64. `made` is where the products go.
+    """
+    made = np.empty(array.shape, array.dtype) if made is None else made
+    along = factors.reshape(-1, *[1] * (array.ndim - 1))
+    with np.errstate(all="ignore"):
+        np.multiply(array, along, out=made, dtype=np.float64, casting="same_kind")
+    return made
+
 
 @described
 class Node:

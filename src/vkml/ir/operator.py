@@ -253,6 +253,15 @@ class Operator:
         """Whether a node makes an image that lies channels-last of one that does, at no cost."""
         return self.is_pointwise
 
+    def always_lowers(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> bool:
+        """Whether all devices have kernels for a node of such types: it is not lowered to find that out.
+
+        Args:
+            inputs: of the node, all static; None where one is absent.
+            outputs: likewise; no device lacks storage for any of them.
+        """
+        return False
+
     def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
         """Asks a builder for the kernels that a node becomes.
 

@@ -15,6 +15,7 @@ from vkml.dataclasses import dataclass
 from vkml.errors import EngineError
 from vkml.ir import Constant, TensorType, dtypes
 from vkml.ir.file_constant import release_pages
+from vkml.ir.graph import ScaledConstant
 from vkml.ir.size import is_multiple
 from vkml.kernels.spec import Dispatch
 from vkml.kernels.views import Buffer, BufferKind, View, collapse, contiguous
@@ -378,14 +379,27 @@ def range_of(constant: Constant, weights: View) -> float:
     key = weights.shape, weights.strides, weights.offset
     known = _ranges.setdefault(constant, {})
     if key not in known:
-        elements = constant.array.reshape(-1)[weights.offset :]
-        strides = tuple(4 * stride for stride in weights.strides)
-        matrix = np.lib.stride_tricks.as_strided(elements, weights.shape, strides, writeable=False)
-        largest = np.maximum(matrix.max(axis=-1), -matrix.min(axis=-1))
+        if isinstance(constant, ScaledConstant) and _are_rows_of_all(constant, weights):
+            largest = constant.largest
+        else:
+            elements = constant.array.reshape(-1)[weights.offset :]
+            strides = tuple(4 * stride for stride in weights.strides)
+            matrix = np.lib.stride_tricks.as_strided(elements, weights.shape, strides, writeable=False)
+            largest = np.maximum(matrix.max(axis=-1), -matrix.min(axis=-1))
         low, high = float(largest.min()), float(largest.max())
         known[key] = high / low if np.isfinite(high) and low > 0 else math.inf
         release_pages(constant)
     return known[key]
+
+
+def _are_rows_of_all(constant: Constant, weights: View) -> bool:
+    """Whether a constant's weights (…, n) are all of it, in any order, with its first axis as the last."""
+    n, count = constant.shape[0], constant.type.elements
+    return (
+        (weights.shape[-1], weights.strides[-1], weights.offset) == (n, count // n, 0)
+        and weights.elements == count
+        and weights.byte_range[1] == constant.type.bytes
+    )
 
 
 def least_power(weights: View) -> int | None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from vkml.dataclasses import dataclass
-from vkml.ir import Constant, Node, TensorType
+from vkml.ir import Constant, Node, TensorType, find
 from vkml.ir.size import Sizes, is_deciding
 from vkml.kernels.spec import Dispatch
 from vkml.kernels.views import BufferKind, View
@@ -141,7 +141,7 @@ def _lower_into(
     for node in piece.nodes:
         given = [views.get(name) or view_of(name, views, constants, build, shared) for name in node.inputs]
         known = len(build.launches)
-        results = build.lower(node, members(node), given, [types[name] for name in node.outputs if name])
+        results = build.lower(node, members(node), given, _made(node, types))
         if note is not None:
             for launch in build.launches[known:]:
                 note(launch)
@@ -195,14 +195,14 @@ def refusals(
         if known_form in certain:
             continue
         reason = _refused_value(node, types, target)
-        if reason is None:
+        inputs, outputs = [types[name] if name else None for name in node.inputs], _made(node, types)
+        if reason is None and not find(node).always_lowers(inputs, outputs):
             form = _open_form(node, types, constants) if is_deciding() else None
             if form is not None and form in tried:
                 reason = tried[form]
             else:
                 given = [_probe_view(node, name, types, constants, views, build) for name in node.inputs]
                 build.error_labels.clear()
-                outputs = [types[name] for name in node.outputs if name]
                 reason = build.refusal(node, given, outputs)
                 if form is not None:
                     tried[form] = reason
@@ -213,6 +213,11 @@ def refusals(
         if reason is not None:
             found[node.key] = reason
     return found
+
+
+def _made(node: Node, types: Mapping[str, TensorType]) -> list[TensorType]:
+    """The types of what a node makes."""
+    return [types[name] for name in node.outputs if name]
 
 
 def _known_form(

@@ -228,6 +228,9 @@ class Conv(Operator):
         result = with_bias(convolve(widened(x), widened(weight), geometry), optional(inputs, 2))
         return [result.astype(x.dtype, copy=False)]
 
+    def always_lowers(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> bool:
+        return outputs[0].dtype == FLOAT32 and outputs[0].rank <= 5
+
     def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
         x, weight = given(inputs, 0), given(inputs, 1)
         geometry = conv_geometry(node, x.shape, weight.shape)

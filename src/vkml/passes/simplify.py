@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Set
 from dataclasses import replace
@@ -12,9 +11,12 @@ import numpy as np
 
 from vkml.ir import Constant, Graph, GraphIndex, Node, dtypes, find, unused, value_names
 from vkml.ir.file_constant import OWNED_BYTES, release_pages
-from vkml.ir.graph import MadeConstant
+from vkml.ir.graph import ScaledConstant, scaled
 from vkml.passes.convolution_pads import fold_pads
 from vkml.passes.pointwise_quantization import state_quantization
+
+CACHED = 1 << 16
+"""Elements that a processor's second cache holds."""
 
 
 def simplify(graph: Graph) -> Graph:
@@ -203,32 +205,32 @@ def _folded(conv: Node, normalisation: Node, graph: Graph) -> tuple[Constant, Co
     with np.errstate(all="ignore"):
         factor = scale / np.sqrt(variance + normalisation.attributes["epsilon"])
         new_bias = ((bias - mean) * factor + shift).astype(dtype.storage)
-        largest = (_largest(weight.array) * factor).astype(dtype.storage)
-    if not (np.isfinite(largest).all() and np.isfinite(new_bias).all()):
+        largest = _largest(weight.array, factor)
+    # Half of the greatest number, for products here are not rounded as those of the weight will be.
+    if not ((largest < np.finfo(dtype.storage).max / 2).all() and np.isfinite(new_bias).all()):
         return None
-    make = functools.partial(_scaled, factors=factor.reshape(-1, *[1] * (len(weight.shape) - 1)))
     folded: Constant
     if weight.type.bytes > OWNED_BYTES:
         # Made where it is read, which takes less than 1 ms for 1 Mi elements: nobody keeps a copy.
-        folded = MadeConstant(dtype, weight.shape, weight, make)
+        folded = ScaledConstant(dtype, weight.shape, weight, factor, largest)
         release_pages(weight)
     else:
-        folded = Constant(dtype, weight.shape, make(weight.array))
+        folded = Constant(dtype, weight.shape, scaled(weight.array, factor))
     return folded, Constant(dtype, new_bias.shape, new_bias)
 
 
-def _largest(weight: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Of each output channel the largest magnitude; NaN where there is one."""
-    if not weight.size:
-        return np.zeros(weight.shape[0])
-    channels = weight.reshape(weight.shape[0], -1)
-    largest: np.ndarray[Any, Any] = np.maximum(channels.max(axis=1), -channels.min(axis=1))
-    return largest.astype(np.float64)
+def _largest(weight: np.ndarray[Any, Any], factors: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Of a weight times factors of its filters, which is not made: the largest magnitudes along these, flat.
 
-
-def _scaled(weight: np.ndarray[Any, Any], factors: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """A weight times factors of float64, each product rounded once; without a copy of all in float64."""
-    made = np.empty(weight.shape, weight.dtype)
+    NaN where there is one.
+    """
+    lines = weight.reshape(weight.shape[0], math.prod(weight.shape[1:]))
+    along = np.abs(factors).astype(weight.dtype)[:, None]
+    largest: np.ndarray[Any, Any] = np.zeros(lines.shape[1], weight.dtype)
+    step = max(1, CACHED // max(1, lines.shape[1]))
     with np.errstate(all="ignore"):
-        np.multiply(weight, factors, out=made, dtype=np.float64, casting="same_kind")
-    return made
+        for first in range(0, len(lines), step):
+            piece = np.abs(lines[first : first + step])
+            piece *= along[first : first + step]
+            np.maximum(largest, piece.max(axis=0, initial=0), out=largest)
+    return largest
