@@ -242,6 +242,7 @@ def test_a_roofline_shows_what_was_measured(tmp_path: Path) -> None:
     picture = tmp_path / "roofline.png"
     drawing.draw_roofline(found, picture)
     assert drawing.carried_by(picture) == found
-    speed = {"date": "2026-01-01", "gpu": [["a", 1e-5, 1.5, 0.5]], "cpu": [["a", 2.5, 1.5]]}
+    dates = {"date": "2026-01-01", "cpu_date": "2026-01-02"}
+    speed = {**dates, "gpu": [["a", 1e-5, 1.5, 0.5]], "cpu": [["a", 2.5, 1.5]]}
     drawing.draw_speed(speed, picture)
     assert drawing.carried_by(picture) == speed

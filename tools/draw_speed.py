@@ -52,7 +52,9 @@ def speed_figures(zoo: Mapping[str, Any], page: str) -> Figures:
             for peer in ("ort-cuda", "ort-cuda-graph")
         ]
         gpu.append([entry["model"], medians["vkml"], *ratios])
-    return {"date": zoo["date"], "gpu": gpu, "cpu": cpu_rows(page)}
+    _, _, rest = page.partition(f"\n{CPU_HEADING}")
+    measured = re.search(r"\d{4}-\d\d-\d\d", rest)
+    return {"date": zoo["date"], "gpu": gpu, "cpu": cpu_rows(page), "cpu_date": measured and measured[0]}
 
 
 def cpu_rows(page: str) -> list[list[Any]]:
@@ -145,7 +147,7 @@ def draw_speed(figures: Figures, target: Path) -> None:
     )
     right.bar_label(bars, [f"{row[2]:.2f}" for row in cpu], fontsize=7.5, **LABEL)
     right.set_yticks(range(len(cpu)), [f"{row[0]}  ({_time(row[1] / 1e3)})" for row in cpu], fontsize=8.5)
-    right.set_title("Two CPU cores, beside ONNX Runtime (2026-11-21)", fontsize=11)
+    right.set_title(f"Two CPU cores, beside ONNX Runtime ({figures['cpu_date']})", fontsize=11)
     for axes in (left, right):
         axes.invert_yaxis()
         axes.axvline(1, color=RULE, linestyle="--", linewidth=1)
