@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,3 +53,11 @@ def test_what_parts_run_is_there() -> None:
         assert words[0] == "-m" and importlib.util.find_spec(words[1]) is not None
         for word in words[2:]:
             assert not word.startswith("tests/") or (everything.ROOT / word).is_dir(), word
+        options = [word for word in words[2:] if word.startswith("--")]
+        if words[1] in ("pytest", "vkml"):
+            continue
+        asked = subprocess.run(
+            [sys.executable, "-m", words[1], "--help"], cwd=everything.ROOT, capture_output=True, text=True
+        )
+        for option in options:
+            assert re.search(rf"{option}\b", asked.stdout), (words[1], option)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,9 @@ import vkml
 from tests.control_models import LOOP, by_onnxruntime, check, floats, loop_feed, model
 from tests.engine.test_scans import SCAN
 from vkml import errors
+from vkml.engine import control
+from vkml.engine.control import HostNode
+from vkml.ir import Node
 
 IF = """
 g (bool c, float[n, 4] x) => (float[n, 4] y, float[n, m] z) {
@@ -430,3 +435,45 @@ def test_branches_within_loops_on_sequences(device_name: str) -> None:
     }"""
     feeds = [{"m": np.array(n), "x": floats(4), "s": [floats(4, seed=1)]} for n in (5, 1)]
     check(model(text), feeds, device_name)
+
+
+def test_what_differentiates_a_body_is_not_closed_in_the_midst_of_a_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Other threads' shapes take its place meanwhile; it goes when nobody has it any more."""
+    node = object.__new__(HostNode)
+    node.node = Node("If", (), (), {"then_branch": None})
+    node._gradients, node._bodies = {}, {}
+    left: list[int] = []
+
+    class Differentiating:
+        def __init__(self, graph: Any, forget: Any) -> None:
+            self.is_closed = False
+
+        def run(self, given: list[Any], names: list[str]) -> list[Any]:
+            if given[0].size == 0:
+                for size in range(1, 2 * control._GRADIENTS_KEPT):
+                    node.gradients("then_branch", [np.zeros(size, np.float32)], 1)
+                assert len(node._gradients) == control._GRADIENTS_KEPT
+            if self.is_closed:
+                raise AssertionError("closed")
+            return [given[0] + 1]
+
+        def close(self) -> bool:
+            self.is_closed = True
+            return True
+
+        def __del__(self) -> None:
+            left.append(1)
+
+    node._make = Differentiating  # type: ignore[assignment]
+    graph = SimpleNamespace(outputs=[SimpleNamespace(name="y")])
+    found = SimpleNamespace(graph=graph, feeds=(0,), is_of_data=False, of=lambda outputs: outputs)
+    monkeypatch.setattr("vkml.tracing.graphs.gradient_graph", lambda *given: found)
+    monkeypatch.setattr(control, "prepare_normalised", lambda graph: graph)
+    [made] = node.gradients("then_branch", [np.zeros(0, np.float32)], 1)
+    assert made.size == 0
+    gc.collect()
+    assert len(left) == control._GRADIENTS_KEPT
+    kept = [runner for _, runner in node._gradients.values()]
+    assert node.close() and all(runner.is_closed for runner in kept)  # type: ignore[attr-defined]

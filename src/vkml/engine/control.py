@@ -206,9 +206,8 @@ class HostNode:
             kept = found, self._make(prepare_normalised(found.graph), lambda: None)
             if not found.is_of_data:
                 while len(self._gradients) >= _GRADIENTS_KEPT:
-                    oldest = self._gradients.pop(next(iter(self._gradients), None), None)
-                    if oldest is not None:  # else another thread was here
-                        oldest[1].close()
+                    # Another thread may be running it, and be here, too: its plans go with their last user.
+                    self._gradients.pop(next(iter(self._gradients), None), None)
                 self._gradients[form] = kept
         found, runner = kept
         names = [value.name for value in found.graph.outputs]
@@ -217,7 +216,7 @@ class HostNode:
     def close(self) -> bool:
         """Closes the plans of its bodies; see `PlanCache.close`."""
         self._is_closed = True  # before it is looked which bodies there are; see `body`
-        closed = [runner.close() for _, runner in self._gradients.values()]
+        closed = [runner.close() for _, runner in list(self._gradients.values())]
         return all([*closed, *(body.close() for body in list(self._bodies.values()))])
 
 
