@@ -61,7 +61,9 @@ def test_blocks(vulkan_device_name: str, block: Block, taken: set[Block], is_str
             bias = cases.array(name, (3 * multiplier,))
             cases.add("Conv", x, Fixed(weight), Fixed(bias), group=3, **attributes)
     cases.check(vulkan_device_name, is_strided=is_strided)
-    assert block in taken
+    # What lies apart in memory is read one by one.
+    is_read_so = block.columns == block.vector == 1 or not is_strided
+    assert (block if is_read_so else Block(1, 1, 1)) in taken
 
 
 def test_one_and_three_axes(vulkan_device_name: str, block: Block) -> None:

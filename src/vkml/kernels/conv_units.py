@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -235,28 +235,23 @@ def fits(tile: Tile, fragment: Fragment) -> bool:
 
 def rule_of(target: Target, product: Product) -> Choice | None:
     """The choice with the least estimated time; None where no tile fits."""
-    return min(choices(target, product), key=lambda choice: choice.time, default=None)
+    time, found = min(_timed(target, product), key=lambda timed: timed[0], default=(0.0, None))
+    return None if found is None else replace(found, time=time)
 
 
 def choices(target: Target, product: Product) -> list[Choice]:
     """Tiles and ranges of K. Pixels are the matrix units' rows, filters their columns."""
+    return [replace(choice, time=time) for time, choice in _timed(target, product)]
+
+
+def _timed(target: Target, product: Product) -> Iterator[tuple[float, Choice]]:
+    """Each with the microseconds that it takes, with what adds up its ranges."""
     m, n, k = (typical(size) for size in (product.n, product.m, product.k))
     fragment = target.fragment
     assert fragment is not None
-    return [
-        replace(
-            choice,
-            time=choice.time
-            + range_sums.microseconds(
-                target,
-                product,
-                choice.splits,
-                (choice.tile.n, choice.tile.m),
-                choice.tile.threads(fragment),
-            ),
-        )
-        for choice in _choices(target, m, n, k, matrix_units.forced)
-    ]
+    for choice in _choices(target, m, n, k, matrix_units.forced):
+        shape, threads = (choice.tile.n, choice.tile.m), choice.tile.threads(fragment)
+        yield choice.time + range_sums.microseconds(target, product, choice.splits, shape, threads), choice
 
 
 @functools.lru_cache(maxsize=512)

@@ -513,7 +513,8 @@ def choices(
             tile.threads(fragment),
             is_measured=not choice.has_pass,
         )
-        timed.append(replace(choice, time=estimate(target, fragment, choice, m, n, k) + adding))
+        time = estimate(target, fragment, choice, m, n, k) + adding
+        timed.append(Choice(tile, choice.splits, choice.has_pass, time))
     return timed
 
 
@@ -589,8 +590,7 @@ def estimate(target: Target, fragment: Fragment, choice: Choice, m: int, n: int,
     tile, splits = choice.tile, choice.splits
     if choice.has_pass:
         return estimate_lines(target, fragment, tile, splits, (1, m, n, k), 4) + splitting(m * k)
-    noting = replace(tile, step=NOTING * tile.step)
-    return estimate_waves(target, fragment, noting, splits, m, n, k, GUESS)
+    return estimate_waves(target, fragment, tile, splits, m, n, k, GUESS, slower=NOTING)
 
 
 def splitting(elements: int, pieces: int = 1) -> float:
@@ -640,6 +640,7 @@ def estimate_waves(
     k: int,
     before: float = 0.0,
     batch: int = 1,
+    slower: float = 1.0,
 ) -> float:
     """Microseconds: workgroups run in waves of as many as fit on all multiprocessors; the last is sparse.
 
@@ -653,16 +654,17 @@ def estimate_waves(
         k: of them.
         before: what each wave takes before its steps, besides `Tile.start`.
         batch: of how many products.
+        slower: by what steps take longer than `Tile.step`.
     """
     held = resident(target, fragment, tile)
     groups = -(-m // tile.m) * -(-n // tile.n) * splits * batch
     steps = math.ceil(math.ceil(k / tile.step_k) / (splits * tile.slices))
     waves, rest = divmod(groups, target.processors * held)
-    wave = tile.start + before
-    time = LAUNCH + waves * (wave + steps * tile.step)
+    wave, step = tile.start + before, slower * tile.step
+    time = LAUNCH + waves * (wave + steps * step)
     if rest:
         share = -(-rest // target.processors) / held
-        time += wave + steps * tile.step * max(share, tile.least)
+        time += wave + steps * step * max(share, tile.least)
     return time
 
 
