@@ -173,7 +173,9 @@ class Bench:
 
         def both() -> Any:
             found = vkml.autograd.grad(attend(q, k, v), (q, k, v), cotangent)
-            return *found, vkml.cat([each.flatten()[:1] for each in found if each is not None])
+            firsts = [each.flatten()[:1] for each in found if each is not None]
+            assert len(firsts) == len(found), "all three have a gradient"
+            return *found, vkml.cat(firsts)
 
         precision = vkml.get_float32_matmul_precision()
         vkml.set_float32_matmul_precision("high")  # as forward is timed
