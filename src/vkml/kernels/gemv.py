@@ -46,15 +46,17 @@ UNROLL = 4, 8
 
 RESIDENT = 1024
 """Threads of a multiprocessor that have 64 registers each."""
-SHARE = 3.18e4
-"""Bytes a microsecond that memory brings a multiprocessor where all of them read (H200: 4.2 TB/s),"""
+SHARE = 3.25e4
+"""Bytes a microsecond that memory brings a multiprocessor where all of them read (H200: 4.3 TB/s),"""
 ALONE = 5.2e4
 """and where few do,"""
 WAITING = 1.2, 1.5
 """as far as enough are under way: microseconds until loads of 16 bytes have come, and shorter ones."""
+BENT = 2.5
+"""How sharply that and what memory brings bound one another: 64 KiB under way bring 0.9 of `SHARE`."""
 ISSUED = 1.05e5
 """Instructions of a thread that a multiprocessor does in one, while it waits for memory."""
-WAVE = 0.3
+WAVE = 1.0
 """Microseconds in which workgroups that have ended are followed by others."""
 
 
@@ -281,15 +283,21 @@ def _estimate(
     instructions = width * (rows + (itemsize < 4)) + rows + 4
     resident = max(1, RESIDENT // shape.threads)
     full, rest = divmod(count, target.processors * resident)
-    share = SHARE * target.processors
-    time = full * (WAVE + target.processors * resident * own / share)
+    # Of a workgroup, bytes a microsecond that its loads under way could bring.
+    asked = shape.threads * shape.unroll * load / WAITING[load < 16]
+
+    def reading(groups: int, beside: float) -> float:
+        """Microseconds in which workgroups read what is theirs, so many of them on a multiprocessor."""
+        share = (SHARE**-BENT + (beside * asked) ** -BENT) ** (-1 / BENT)
+        return groups * own / (share * target.processors)
+
+    time = full * (WAVE + reading(target.processors * resident, resident))
     if full > 1:
-        time += rest * own / share  # by then they no longer end together
+        time += reading(rest, resident)  # by then they no longer end together
     elif rest:
         beside = math.ceil(rest / target.processors)
-        alone = min(ALONE, beside * shape.threads * shape.unroll * load / WAITING[load < 16])
         busy = beside * own / load * instructions / ISSUED
-        time += max(rest * own / share, beside * own / alone, busy)
+        time += max(reading(rest, rest / target.processors), beside * own / min(ALONE, beside * asked), busy)
     return time
 
 
