@@ -266,6 +266,7 @@ def _passes(elements: int) -> Iterator[Case]:
     images = (max(1, elements >> 20), 64, 128, 128) if elements >= 1 << 20 else (1, 4, 16, elements // 64)
     yield Case("elementwise", "Relu", _node("Relu", x))
     yield Case("elementwise", "Add of two tensors", _node("Add", x, x))
+    yield Case("elementwise", "Div of two tensors", _node("Div", x, x))
     yield Case("elementwise", "Gelu", _node("Gelu", x))
     yield Case("elementwise", "fp32 → fp16", _node("Cast", x, to=dtypes.FLOAT16.code))
     yield Case("elementwise", "Add of a row", _node("Add", x, ones))

@@ -47,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--tune", choices=("off", "quick", "full"), default="off", help="kernels by measured times, on a GPU"
     )
+    parser.add_argument("--precision", choices=("highest", "high", "medium"), help="of float32's products")
     parser.add_argument("--seconds", type=float, default=workers.SECONDS, help="that a case may take")
     options = parser.parse_args(arguments)
     cases = suite()
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     start = time.monotonic()
     onnx = importlib.metadata.version("onnx")
     print(f"{len(names)} cases of onnx {onnx} on {options.device}, {options.jobs} jobs", flush=True)
-    judge = Judging(cases, options.device, options.perturb, options.tune)
+    judge = Judging(cases, options.device, options.perturb, options.tune, options.precision)
     verdicts: Iterable[Verdict] = (
         workers.run(names, judge.start, options.jobs, options.seconds)
         if options.jobs
@@ -88,12 +89,18 @@ class Judging:
     """What judges cases by their names, made in the process that does it."""
 
     def __init__(
-        self, cases: Mapping[str, Case], device: str, is_perturbed: bool = False, tune: str = "off"
+        self,
+        cases: Mapping[str, Case],
+        device: str,
+        is_perturbed: bool = False,
+        tune: str = "off",
+        precision: str | None = None,
     ) -> None:
         self._cases = cases
         self._device = device
         self._is_perturbed = is_perturbed
         self._tune = tune
+        self._precision = precision
 
     def start(self) -> workers.Judge:
         """Opens vkml, which the process that forks others must not."""
@@ -101,7 +108,13 @@ class Judging:
         from tests.fuzz.worker import device_name
 
         device = device_name(self._device)
-        return lambda name: judge(self._cases[name], device, is_perturbed=self._is_perturbed, tune=self._tune)
+        return lambda name: judge(
+            self._cases[name],
+            device,
+            is_perturbed=self._is_perturbed,
+            tune=self._tune,
+            precision=self._precision,
+        )
 
 
 MOST_BLIND = 0.02

@@ -16,7 +16,14 @@ from vkml.ir import dtypes
 Array = np.ndarray[Any, Any]
 
 
-def judge(case: Case, device: str, *, is_perturbed: bool = False, tune: str = "off") -> Verdict:
+def judge(
+    case: Case,
+    device: str,
+    *,
+    is_perturbed: bool = False,
+    tune: str = "off",
+    precision: str | None = None,
+) -> Verdict:
     """Runs all data sets of a case on a device.
 
     Args:
@@ -24,12 +31,13 @@ def judge(case: Case, device: str, *, is_perturbed: bool = False, tune: str = "o
         device: as `vkml.devices` names it.
         is_perturbed: whether an element of each output is changed before it is compared: a control.
         tune: of the session's options.
+        precision: the session's; None for what it is by default.
     """
     said = len(vulkan.validation_messages()) if device != "cpu" else 0
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            devices, fallbacks = _run(case, device, is_perturbed, tune)
+            devices, fallbacks = _run(case, device, is_perturbed, tune, precision)
     except Exception as error:
         return Verdict(case.name, f"{type(error).__name__}: {_line(str(error))}")
     messages = vulkan.validation_messages()[said:] if device != "cpu" else []
@@ -38,13 +46,16 @@ def judge(case: Case, device: str, *, is_perturbed: bool = False, tune: str = "o
     return Verdict(case.name, "", devices, fallbacks)
 
 
-def _run(case: Case, device: str, is_perturbed: bool, tune: str) -> tuple[frozenset[str], tuple[str, ...]]:
+def _run(
+    case: Case, device: str, is_perturbed: bool, tune: str, precision: str | None
+) -> tuple[frozenset[str], tuple[str, ...]]:
     """Asserts that the case passes; names of the devices that its programs run on, and what fell back."""
     options = vkml.SessionOptions()
     options.log_severity_level = 4
     options.tune = tune
     vkml.manual_seed(0)  # what is drawn without a seed of its own is the same each time
-    with vkml.InferenceSession(case.source_for_session(), options, devices=device) as session:
+    source = case.source_for_session()
+    with vkml.InferenceSession(source, options, devices=device, precision=precision) as session:
         names = [value.name for value in session.get_inputs()]
         ran = 0
         for inputs, outputs in case.data_sets():

@@ -314,6 +314,24 @@ def test_floats_on_a_device(vulkan_device_name: str) -> None:
     assert not problems, "\n".join(problems)
 
 
+def test_divisions_are_rounded_as_ieee_says(vulkan_device_name: str) -> None:
+    """To the last bit, where all three numbers are above 2^-78."""
+    from vkml.vulkan import Device, find_device
+
+    count, rng = 1 << 16, np.random.default_rng(7)
+    x, y = (rng.standard_normal((2, count)) * np.exp2(rng.integers(-40, 40, (2, count)))).astype(np.float32)
+    whole = rng.integers(-2000, 2000, (2, count // 2)).astype(np.float32)
+    x[::2], y[::2] = whole[0], np.where(whole[1] == 0, 3, whole[1])
+    y[:4096] = np.float32(5) / np.float32(255)  # what quantises: half of the levels are ties
+    x[:4096] = np.arange(4096).astype(np.float32) / 2 * y[0]
+    x[4096:4100], y[4096:4100] = [0.0, -0.0, np.inf, -1.0], [-3.0, 3.0, 2.0, 3e20]
+    [case] = [case_of("Div", [dtypes.FLOAT32, dtypes.FLOAT32], {})]
+    assert case is not None
+    with Device(find_device(vulkan_device_name)) as device:
+        [found] = run(device, [case], [[x, y]])
+    np.testing.assert_array_equal(found.view(np.uint32), (x / y).view(np.uint32))
+
+
 def whole_inputs(case: Case, count: int) -> list[Array]:
     """Small numbers, numbers of all sizes and the extremes; exponents and divisors of 0 and -1 among them."""
     rng = np.random.default_rng(len(case.node.op))
