@@ -47,7 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--tune", choices=("off", "quick", "full"), default="off", help="kernels by measured times, on a GPU"
     )
-    parser.add_argument("--precision", choices=("highest", "high", "medium"), help="of float32's products")
+    parser.add_argument(
+        "--precision", choices=("highest", "high", "medium"), default="high", help="of float32's products"
+    )
     parser.add_argument("--seconds", type=float, default=workers.SECONDS, help="that a case may take")
     options = parser.parse_args(arguments)
     cases = suite()
@@ -56,7 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     listed = expectations()
     start = time.monotonic()
     onnx = importlib.metadata.version("onnx")
-    print(f"{len(names)} cases of onnx {onnx} on {options.device}, {options.jobs} jobs", flush=True)
+    kind = f"{options.device} at {options.precision}"
+    print(f"{len(names)} cases of onnx {onnx} on {kind}, {options.jobs} jobs", flush=True)
     judge = Judging(cases, options.device, options.perturb, options.tune, options.precision)
     verdicts: Iterable[Verdict] = (
         workers.run(names, judge.start, options.jobs, options.seconds)
@@ -67,18 +70,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.perturb:
         return _control(found)
     wrong = stale(cases, listed)
-    print("\n".join(summary(cases, found, options.device, listed, wrong, time.monotonic() - start)))
+    print("\n".join(summary(cases, found, kind, listed, wrong, time.monotonic() - start)))
     known = known_fallbacks()
     unlisted = {
         name: texts
         for name, verdict in found.items()
-        if (texts := unexpected_fallbacks(cases[name], verdict, options.device, known))
+        if (texts := unexpected_fallbacks(cases[name], verdict, kind, known))
     }
     print("\n".join(fallback_lines(found, unlisted, is_whole=options.fallbacks)))
-    unneeded = stale_fallbacks(cases, found, options.device, known)
+    unneeded = stale_fallbacks(cases, found, kind, known)
     for line in unneeded:
         print(f"expected_fallbacks.txt: {line}")
-    outcomes = outcomes_of(cases, found, options.device, listed)
+    outcomes = outcomes_of(cases, found, kind, listed)
     is_good = (
         not wrong and not unlisted and not unneeded and all(outcome.is_good for outcome in outcomes.values())
     )
@@ -94,7 +97,7 @@ class Judging:
         device: str,
         is_perturbed: bool = False,
         tune: str = "off",
-        precision: str | None = None,
+        precision: str = "high",
     ) -> None:
         self._cases = cases
         self._device = device
@@ -153,7 +156,7 @@ def summary(
     Args:
         cases: of the suite.
         found: name → verdict.
-        device: as the user calls it.
+        device: as the user calls it, and at which precision.
         listed: the list of expected failures.
         wrong: what is wrong with that.
         seconds: that it took.

@@ -29,7 +29,7 @@ class Expectation:
     failure: str
     """What the failure's text begins with."""
     devices: tuple[str, ...]
-    """Kinds of devices that the cases fail on; none: on all."""
+    """Kinds of devices that the cases fail on, as "nvidia", or "nvidia at high"; none: on all."""
     reason: str
 
     def matches(self, case: Case) -> bool:
@@ -39,8 +39,8 @@ class Expectation:
         return fnmatchcase(case.name, self.pattern)
 
     def holds_on(self, device: str) -> bool:
-        """Whether the line is about a kind of device, as "cpu" or "lavapipe"."""
-        return not self.devices or device in self.devices
+        """Whether the line is about a kind of device, as "cpu" or "nvidia at high"."""
+        return not self.devices or not {device, device.partition(" at ")[0]}.isdisjoint(self.devices)
 
 
 class Outcome(enum.Enum):
@@ -98,7 +98,7 @@ def unexpected_fallbacks(
         device: its kind.
         listed: the lines of `FALLBACKS`. Devices that none is about may lack any kernel.
     """
-    if not any(device in line.devices for line in listed):
+    if not any(line.devices and line.holds_on(device) for line in listed):
         return []
     known = {line.failure for line in listed if line.holds_on(device) and line.matches(case)}
     return [text for text in verdict.fallbacks if text.partition(":")[0] not in known]

@@ -22,7 +22,7 @@ def judge(
     *,
     is_perturbed: bool = False,
     tune: str = "off",
-    precision: str | None = None,
+    precision: str = "high",
 ) -> Verdict:
     """Runs all data sets of a case on a device.
 
@@ -31,7 +31,7 @@ def judge(
         device: as `vkml.devices` names it.
         is_perturbed: whether an element of each output is changed before it is compared: a control.
         tune: of the session's options.
-        precision: the session's; None for what it is by default.
+        precision: the session's; by default what that is by default.
     """
     said = len(vulkan.validation_messages()) if device != "cpu" else 0
     try:
@@ -47,7 +47,7 @@ def judge(
 
 
 def _run(
-    case: Case, device: str, is_perturbed: bool, tune: str, precision: str | None
+    case: Case, device: str, is_perturbed: bool, tune: str, precision: str
 ) -> tuple[frozenset[str], tuple[str, ...]]:
     """Asserts that the case passes; names of the devices that its programs run on, and what fell back."""
     options = vkml.SessionOptions()

@@ -35,7 +35,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def test_case(device: str, kind: str, case_name: str) -> None:
     case = suite()[case_name]
     verdict = judge(case, device)
-    outcome = outcome_of(verdict, expectation_of(case, kind, expectations()))
+    outcome = outcome_of(verdict, expectation_of(case, f"{kind} at high", expectations()))
     assert outcome.is_good, f"{outcome.value}: {verdict.failure}"
     assert not unexpected_fallbacks(case, verdict, kind, known_fallbacks())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,9 +60,30 @@ def by_onnxruntime(case: Case) -> bool:
     return meets(case, session.run(None, dict(zip(names, inputs, strict=True))))
 
 
+def ten_bits(x: Array) -> Array:
+    """float32 rounded to TF32's ten bits of mantissa."""
+    return ((x.view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+def by_ten_bits(case: Case) -> bool:
+    """Whether a convolution passes whose operands have TF32's ten bits, with sums in float64."""
+    return _by_windows(case, ten_bits)
+
+
+def _by_windows(case: Case, rounded: Callable[[Array], Array]) -> bool:
+    assert isinstance(case.source, Path)
+    graph = onnx.load(case.source).graph
+    [weights] = [rounded(onnx.numpy_helper.to_array(each)).astype(np.float64) for each in graph.initializer]
+    [([x], _)] = case.data_sets()
+    windows = np.lib.stride_tricks.sliding_window_view(rounded(x).astype(np.float64), (3, 3), axis=(2, 3))
+    made = np.einsum("bchwij,fcij->bfhw", windows, weights, optimize=True)
+    return meets(case, [made.astype(np.float32)])
+
+
 WITNESSES: dict[str, tuple[Callable[[Case], bool], ...]] = {
     "draws are compared": (by_reference,),
     "zeros": (by_float64, by_onnxruntime),
+    "products of ten bits": (by_ten_bits,),
 }
 """How a reason begins → implementations that are right, and fail."""
 
@@ -89,6 +111,7 @@ def test_what_is_right_fails_it(name: str, reason: str) -> None:
 def test_witnesses_pass_cases_that_can_be_met() -> None:
     """Else they would be none."""
     assert by_reference(suite()["test_relu"]) and by_onnxruntime(suite()["test_relu"])
+    assert _by_windows(suite()["test_operator_conv"], lambda x: x)
     for name in ("test_dft_inverse", "test_dft_inverse_opset19"):
         case = suite()[name]
         assert by_float64(replace(case, atol=2e-7)) and not by_float64(case), "it is the tolerance of zeros"

@@ -161,6 +161,8 @@ LINES = """
 operator Nonsense  # for now
 [AssertionError on lavapipe, swiftshader] it rounds
 test_round_*
+[AssertionError on lavapipe at high] it has ten bits
+test_ten
 """
 
 
@@ -174,6 +176,10 @@ test_round_*
         ("test_a", "Nonsense", "cpu", "crash: SIGSEGV", Outcome.UNEXPECTED_FAILURE),
         ("test_round_1", "Round", "lavapipe", "AssertionError: no", Outcome.EXPECTED_FAILURE),
         ("test_round_1", "Round", "lavapipe", "", Outcome.UNEXPECTED_PASS),
+        ("test_round_1", "Round", "lavapipe at high", "AssertionError: no", Outcome.EXPECTED_FAILURE),
+        ("test_ten", "Conv", "lavapipe at high", "AssertionError: no", Outcome.EXPECTED_FAILURE),
+        ("test_ten", "Conv", "lavapipe at highest", "", Outcome.PASSED),
+        ("test_ten", "Conv", "lavapipe at highest", "AssertionError: no", Outcome.UNEXPECTED_FAILURE),
         ("test_round_1", "Round", "cpu", "", Outcome.PASSED),
         ("test_round_1", "Round", "cpu", "AssertionError: no", Outcome.UNEXPECTED_FAILURE),
     ],
@@ -185,7 +191,8 @@ def test_outcomes(name: str, op: str, device: str, failure: str, outcome: Outcom
 
 
 def test_lines_about_nothing_are_named() -> None:
-    cases = {"test_round_1": case("test_round_1", "Round"), "test_a": case("test_a")}
+    names = {"test_round_1": "Round", "test_a": "Relu", "test_ten": "Conv"}
+    cases = {name: case(name, op) for name, op in names.items()}
     assert stale(cases, expectations(LINES)) == ["line 3: 'Nonsense' is about no case"]
     twice = expectations("[E] r\ntest_round_1\noperator Round\noperator Relu")
     assert stale(cases, twice) == ["line 3: 'Round' is about no case"]
