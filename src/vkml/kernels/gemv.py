@@ -288,7 +288,7 @@ def _estimate(
 
     def reading(groups: int, beside: float) -> float:
         """Microseconds in which workgroups read what is theirs, so many of them on a multiprocessor."""
-        share = (SHARE**-BENT + (beside * asked) ** -BENT) ** (-1 / BENT)
+        share = math.pow(math.pow(SHARE, -BENT) + math.pow(beside * asked, -BENT), -1 / BENT)
         return groups * own / (share * target.processors)
 
     time = full * (WAVE + reading(target.processors * resident, resident))
