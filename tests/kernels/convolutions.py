@@ -193,10 +193,15 @@ def worst_pixel(found: npt.NDArray[np.floating], exact: Doubles) -> float:
 
 
 def kernels(
-    shape: Shape, target: Target = GPU, *, group: int = 1, weight: Floats | None = None
+    shape: Shape,
+    target: Target = GPU,
+    *,
+    group: int = 1,
+    weight: Floats | None = None,
+    keeps_pieces: bool = False,
 ) -> list[KernelSpec]:
     """What a two-dimensional convolution becomes."""
-    given, build = shape.attributes(), VulkanBuilder(target)
+    given, build = shape.attributes(), VulkanBuilder(target, keeps_pieces=keeps_pieces)
     extents = [(k - 1) * d + 1 for k, d in zip(shape.kernel, given["dilations"], strict=True)]
     output = [
         (size + given["pads"][axis] + given["pads"][axis + 2] - extents[axis]) // given["strides"][axis] + 1

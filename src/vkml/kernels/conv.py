@@ -33,7 +33,7 @@ from vkml.kernels.gemm import (
     tiled_candidates,
 )
 from vkml.kernels.links import Link
-from vkml.kernels.matrix_units import Choice, why_no_units
+from vkml.kernels.matrix_units import Choice
 from vkml.kernels.views import View
 from vkml.kernels.writer import KernelWriter
 
@@ -214,7 +214,7 @@ def _is_little(
     product = convolution(link.x, link.windows, 1, link.filters, steps, link.x.type)
     tiled, _, _ = _gathered(build, product, link.x, link.weight, link.windows, 1)
     apart = estimate_ordinary(build.target, tiled)
-    if not why_no_units(build.target):
+    if not conv_units.why_no_weights(build, link.weight):
         units = conv_units.rule_of(build.target, product)
         apart = apart if units is None else min(apart, units.time)
         weight, windows = link.weight, link.windows

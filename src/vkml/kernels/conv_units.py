@@ -15,6 +15,7 @@ from vkml.kernels import matrix_units, range_sums
 from vkml.kernels.gemm import Product, estimate_ordinary
 from vkml.kernels.matrix_units import Choice, Tile, define, why_no_units, why_not_chosen
 from vkml.kernels.packed_weights import (
+    COLUMN_PADDING,
     MATRIX_UNIT_NEEDS,
     Fragment,
     boolean,
@@ -25,6 +26,7 @@ from vkml.kernels.packed_weights import (
     small_of,
 )
 from vkml.kernels.results import add_partials, emit_finish
+from vkml.kernels.split_rows import BLOCK
 from vkml.kernels.views import View
 from vkml.kernels.writer import KernelWriter, multiply_add, template
 
@@ -38,6 +40,14 @@ TILES = (
     # For 64 filters, for which half of a wider tile works for nothing. Swept on an H200 (56², 32 images):
     # 0.68 and 0.76 times as long for 64→64 and 256→64 1×1; its step is the wider one's in that proportion.
     Tile(64, 32, 2, 1, 32, 2, 0.887, 0.63),
+    # Of two pieces.
+    Tile(32, 32, 4, 1, 32, 2, 0.90, 0.60, 2),
+    Tile(32, 32, 4, 1, 64, 2, 1.18, 0.60, 2, 1.0),
+    Tile(32, 32, 8, 1, 64, 2, 1.23, 1.0, 2),
+    Tile(32, 32, 2, 2, 64, 2, 0.72, 1.0, 2),
+    Tile(64, 16, 4, 1, 32, 2, 0.9, 0.6, 2),
+    Tile(64, 16, 8, 1, 32, 2, 0.9, 0.6, 2),
+    Tile(64, 16, 4, 1, 64, 2, 1.2, 0.6, 2),
 )
 """That convolutions may have, if they fit."""
 VECTOR = 8
@@ -50,6 +60,9 @@ LOOK = 0.7
 """and the microseconds until the first of them come."""
 VALUES_LEAST_POWER = 4
 """Of weights that a run computes, whose range is not known: it is enough up to 2^18."""
+PIECES_LEAST_POWER = -4
+"""The least power of two that windows may have as their largest magnitude where elements are two pieces: some
+eight bits above what pieces hold fewer bits of, which results are computed again for where it may count."""
 
 
 def refusal(
@@ -66,7 +79,7 @@ def refusal(
         is_rule: whether it also has to be expected to be faster there.
     """
     target = build.target
-    why = why_no_units(target)
+    why = why_no_weights(build, weight)
     if why:
         return why
     if x.dtype != dtypes.FLOAT32:
@@ -79,10 +92,23 @@ def refusal(
     if x.is_reversed:
         return "reversed images"
     why = why_not_chosen(target, product, rule_of(target, product), is_rule=is_rule)
-    if why or not is_constant:
+    if why or not is_constant or target.strict_fp32:
         return why
     suits = build.ask(_matrix(x, weight), least_power) is not None
     return "" if suits else "weights that one scale a filter does not suit"
+
+
+def why_no_weights(build: VulkanBuilder, weight: View) -> str:
+    """Why units of a device are not for weights, or an empty string.
+
+    Strict float32 are two pieces of fp16. What results are computed again from lies on the device besides.
+    """
+    has_pieces = matrix_units.forced is None or matrix_units.forced.tile.pieces == 2
+    why = why_no_units(build.target, has_pieces=has_pieces)
+    if why or not build.target.strict_fp32:
+        return why
+    has_them = weight.buffer.is_constant and build.keeps_pieces
+    return "" if has_them else "strict fp32, and no weights in pieces"
 
 
 def launch(
@@ -113,7 +139,10 @@ def launch(
     if weight.is_reversed or flat(weight) is None:
         weight = build.contiguous(weight)
     matrix = _matrix(x, weight)
-    if weight.buffer.is_constant:
+    if tile.pieces == 2:
+        least = PIECES_LEAST_POWER
+        packed = build.packed_weights(matrix, fragment, 2)
+    elif weight.buffer.is_constant:
         least = build.ask(matrix, least_power)
         packed = build.packed_weights(matrix, fragment)
     else:
@@ -137,7 +166,7 @@ def launch(
     else:
         writer.constant(_block(weight), "BLOCK")
     writer.constant(math.prod(weight.shape[2:]), "TAPS")
-    if not weight.buffer.is_constant:
+    if not weight.buffer.is_constant or tile.pieces == 2:
         define_guard(writer, weight, packed)
     writer.constant(x.strides[1], "CHANNEL_STRIDE")
     define_guess(writer, least)
@@ -153,7 +182,8 @@ def launch(
     shape = tile.n, tile.m
     partials = emit_finish(build, writer, product, splits, shape, tile.threads(fragment), outputs, epilogue)
     kernels = "matrix_units_windows", "unit_weights", "matrix_units"
-    emit(build, writer, product, weight, kernels, choice, -(-m // tile.m) * -(-filters // tile.n))
+    tiles = -(-m // tile.m) * -(-filters // tile.n)
+    emit(build, writer, product, weight, kernels, choice, tiles, tile.pieces)
     if partials is not None:
         add_partials(build, product, partials, splits, outputs, epilogue)
     return outputs
@@ -167,6 +197,7 @@ def emit(
     files: Sequence[str],
     choice: Choice | halo_units.Choice,
     tiles: int,
+    pieces: int = 1,
 ) -> None:
     """Emits a convolution of scaled fp16.
 
@@ -174,24 +205,27 @@ def emit(
         build: where the launch goes.
         writer: of the kernel, which knows all but what is the same for all tiles.
         product: its sizes.
-        weight: results are computed again where these are no constant and need it.
+        weight: results are computed again where these are no constant, or in pieces, and need it.
         files: what is between scales and results.
         choice: tile and ranges of K.
         tiles: of results, each one workgroup's.
+        pieces: of fp16, of an element.
     """
     fragment = build.target.fragment
     assert fragment is not None
     batch, filters, pixels = product.space
     across, rows = writer.grid(tiles, build.target.max_groups)
     writer.need(*MATRIX_UNIT_NEEDS)
-    guard = () if weight.buffer.is_constant else ("exact_results",)
-    writer.text("".join(map(template, ("scales", "scale_guesses", *files, "shared_results", *guard))))
+    guard = () if weight.buffer.is_constant and pieces == 1 else ("exact_results",)
+    scales = ("scales", *(("split_common",) if pieces == 2 else ()), "scale_guesses")
+    writer.text("".join(map(template, (*scales, *files, "shared_results", *guard))))
+    how = "fp16" if pieces == 1 else "pieces of fp16"
     build.emit(
         writer.finish(
             "conv",
             (across, rows, choice.splits),
-            variant=choice.label(),
-            reason=f"batch {batch}, {filters} filters, {pixels} pixels, K {product.k}: fp16 scaled by tiles "
+            variant=choice.label() + (", two pieces" if pieces == 2 else ""),
+            reason=f"batch {batch}, {filters} filters, {pixels} pixels, K {product.k}: {how} scaled by tiles "
             f"and filters, fp32 sums; {choice.time:.0f} µs expected, "
             f"else {estimate_ordinary(build.target, product):.0f}",
             subgroup_size=fragment.lanes,
@@ -218,7 +252,8 @@ def fits(tile: Tile, fragment: Fragment) -> bool:
     threads = tile.threads(fragment)
     words = (
         max(
-            2 * tile.slices * tile.m * (tile.step_k + 8), tile.n // tile.sub_n * fragment.n * 2 * (tile.m + 4)
+            2 * tile.slices * tile.m * (tile.pieces * tile.step_k + 8),
+            tile.n // tile.sub_n * fragment.n * 2 * (tile.m + 4),
         )
         // 8
     )
@@ -227,6 +262,7 @@ def fits(tile: Tile, fragment: Fragment) -> bool:
         and tile.m * tile.step_k % (slice_threads * VECTOR) == 0
         and fragment.n * tile.sub_m // 4 % fragment.lanes == 0
         and threads // fragment.lanes <= tile.m
+        and (tile.pieces == 1 or (tile.step_k % BLOCK == 0 and tile.sub_n % COLUMN_PADDING == 0))
         and threads <= words
         # Results that are computed again are the bits of a word a lane.
         and fragment.n * tile.sub_m <= 32 * fragment.lanes
@@ -260,7 +296,9 @@ def _choices(target: Target, m: int, n: int, k: int, forced: Choice | None) -> t
     fragment = target.fragment
     assert fragment is not None
     sizes = Product(1, m, n, k, dtypes.FLOAT32, TensorType(dtypes.FLOAT32, (n, m)), (1, n, m), "n, m", "conv")
-    found = matrix_units.choices(target, fragment, sizes, lambda tile: fits(tile, fragment), (False,), TILES)
+    pieces = 2 if target.strict_fp32 else 1
+    tiles = tuple(tile for tile in TILES if tile.pieces == pieces)
+    found = matrix_units.choices(target, fragment, sizes, lambda tile: fits(tile, fragment), (False,), tiles)
     return tuple(replace(each, time=_estimate(target, fragment, each, m, n, k)) for each in found)
 
 

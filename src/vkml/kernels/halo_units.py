@@ -16,7 +16,7 @@ from vkml.ir.size import Size, is_multiple, typical
 from vkml.ir.windows import Windows
 from vkml.ir.wording import counted
 from vkml.kernels import matrix_units
-from vkml.kernels.conv_units import VALUES_LEAST_POWER, define_guard, emit, flat
+from vkml.kernels.conv_units import PIECES_LEAST_POWER, VALUES_LEAST_POWER, define_guard, emit, flat
 from vkml.kernels.gemm import LAUNCH, Product, estimate_ordinary
 from vkml.kernels.matrix_units import (
     BAND,
@@ -76,6 +76,8 @@ class Tile:
     """Steps of a fragment's k that the weights are fetched ahead, at most."""
     pace: float = 1.0
     """How much longer than the others' its steps take, by the same counts."""
+    pieces: int = 1
+    """Of fp16, of an element: two hold all bits of float32."""
 
     def m(self, fragment: Fragment) -> int:
         return self.down * self.subs_m * fragment.m
@@ -88,8 +90,8 @@ class Tile:
         return self.subs_m * self.subs_n * fragment.lanes
 
     def sums(self, fragment: Fragment) -> int:
-        """That a lane holds."""
-        return self.down * fragment.m * self.sub_n // fragment.lanes
+        """That a lane holds: of two pieces, those of first ones twice, and those of different ones."""
+        return (3 if self.pieces == 2 else 1) * self.down * fragment.m * self.sub_n // fragment.lanes
 
     def label(self) -> str:
         rows = self.down * self.subs_m
@@ -174,24 +176,46 @@ TILES = (
     Tile(2, 32, 2, 1, 0, 32, 2, 3, 1.37),
     Tile(4, 32, 4, 1, 2, 8, 1, 3, 0.94),
     Tile(4, 32, 2, 1, 1, 8, 1, 3, 0.94),
+    Tile(2, 32, 2, 2, 1, 16, 2, 3, 1.07, 2),
+    Tile(2, 32, 1, 4, 1, 16, 2, 3, 1.12, 2),
+    Tile(2, 32, 1, 4, 0, 16, 2, 3, 1.44, 2),
+    Tile(2, 32, 2, 2, 0, 16, 2, 3, 1.42, 2),
+    Tile(1, 32, 2, 4, 0, 16, 2, 3, 1.10, 2),
+    Tile(2, 16, 2, 2, 0, 16, 2, 3, 1.08, 2),
+    Tile(2, 16, 2, 2, 1, 16, 2, 3, 0.82, 2),
+    Tile(2, 16, 1, 4, 1, 16, 2, 3, 0.84, 2),
+    Tile(1, 32, 2, 2, 1, 16, 2, 3, 1.00, 2),
+    Tile(2, 32, 2, 2, 1, 8, 1, 3, 1.07, 2),
 )
-"""Fitted, with the numbers below, to 142 figures of an H200: they are 7 % off in the mean, what the rule
-chooses takes 2.9 % longer than the best."""
+"""Those of one piece fitted, with the numbers below, to 142 figures of an H200: they are 7 % off in the mean,
+what the rule chooses takes 2.9 % longer than the best."""
 
-WAVE = 2.34
-"""Microseconds: the start and the end of a workgroup,"""
-TURN = 0.0254
-"""a step of a fragment's k, whatever it multiplies,"""
-BLOCK = 0.246
-"""a block of channels,"""
-LOAD = 0.979e-3
-"""bringing eight channels of a position to shared memory,"""
-RESULT = 1.034e-4
-"""a result,"""
-UNIT = 0.635 * 1.72e-6
-"""a product of a subgroup that has a quarter of a multiprocessor for itself,"""
+
+@dataclass(frozen=True)
+class Costs:
+    """Microseconds."""
+
+    wave: float
+    """The start and the end of a workgroup,"""
+    turn: float
+    """a step of a fragment's k, whatever it multiplies,"""
+    block: float
+    """a block of channels,"""
+    load: float
+    """bringing eight channels of a position to shared memory,"""
+    result: float
+    """a result,"""
+    unit: float
+    """a product of a subgroup that has a quarter of a multiprocessor for itself."""
+
+
+COSTS = {
+    1: Costs(2.34, 0.0254, 0.246, 0.979e-3, 1.034e-4, 1.092e-6),
+    2: Costs(4.23, 0.0474, 0.491, 1.093e-3, 7.0e-6, 2.455e-6),
+}
+"""By pieces; those of two were fitted to 62 figures of seven layers, 7 % off in the mean."""
 SECOND_PASS = 2.7
-"""adding up ranges of channels,"""
+"""Microseconds: adding up ranges of channels,"""
 PARTIAL = 0.912e-6
 """and each sum of a range."""
 SHARED = 2
@@ -231,8 +255,8 @@ def shared_bytes(tile: Tile, fragment: Fragment, shape: Shape, *, is_guarded: bo
     results = subgroups * fragment.n * ((tile.down * fragment.m + 4) // 4)
     octets = tile.block // VECTOR
     operands = max(
-        tile.stages * shape.halo * (1 if octets == 1 else octets + 1),
-        tile.m(fragment) * (fragment.k // VECTOR + 1),
+        tile.pieces * tile.stages * shape.halo * (1 if octets == 1 else octets + 1),
+        tile.pieces * tile.m(fragment) * (fragment.k // VECTOR + 1),
     )
     rows = 1 + (fragment.k // VECTOR if is_guarded else 0)
     noted = rows * tile.m(fragment) // 4 + tile.n // 4 + (subgroups + 3) // 4
@@ -252,7 +276,7 @@ def fits(tile: Tile, fragment: Fragment, target: Target, weight: View, windows: 
         and (tile.block % math.lcm(fragment.k, VECTOR) == 0 or tile.block == VECTOR)
         and tile.block * operand.kernel[2] % fragment.k == 0
         and fragment.k % VECTOR == 0
-        and tile.sub_n % group == 0
+        and tile.sub_n % (group if tile.pieces == 1 else COLUMN_PADDING) == 0
         and COLUMN_PADDING % fragment.n == 0
         and tile.n <= WIDEST_TILE
         and (tile.down * fragment.m) % 4 == 0
@@ -301,7 +325,8 @@ def refusal(
         group: number of groups.
     """
     target = build.target
-    why = why_no_units(target, is_forced=forced is not None)
+    pieces = pieces_of(target)
+    why = why_no_units(target, is_forced=forced is not None, has_pieces=pieces == 2)
     if why:
         return why
     if forced is None and matrix_units.forced is not None:
@@ -327,9 +352,19 @@ def refusal(
     assert target.fragment is not None
     if not target.holds_elements_once(target.fragment):
         return "the device's fragments hold elements more than once"
+    if pieces == 2:
+        # What results are computed again from lies on the device besides the pieces.
+        return "" if weight.buffer.is_constant and build.keeps_pieces else "no weights in pieces"
     if weight.buffer.is_constant and build.ask(_whole(weight), least_power) is None:
         return "weights that one scale a filter does not suit"
     return ""
+
+
+def pieces_of(target: Target) -> int:
+    """Of fp16, that an element becomes on a device: two where all bits of float32 count."""
+    if forced is not None:
+        return forced.tile.pieces
+    return 2 if target.strict_fp32 else 1
 
 
 def choices(target: Target, product: Product, weight: View, windows: Windows) -> list[Choice]:
@@ -340,7 +375,7 @@ def choices(target: Target, product: Product, weight: View, windows: Windows) ->
         return [forced] if fits(forced.tile, fragment, target, weight, windows) else []
     found = []
     for tile in TILES:
-        if not fits(tile, fragment, target, weight, windows):
+        if tile.pieces != pieces_of(target) or not fits(tile, fragment, target, weight, windows):
             continue
         if tile.block == VECTOR and not _has_few_taps(weight, windows):
             continue
@@ -383,18 +418,19 @@ def _estimate(
     turns = blocks * math.prod(operand.kernel) * tile.block // fragment.k
     groups = typical(layout.tiles) * -(-operand.filters // tile.n) * splits
     registers = min(255, max(128, 4 * tile.sums(fragment))) * tile.threads(fragment)
-    shared = shared_bytes(tile, fragment, layout, is_guarded=False)
+    shared = shared_bytes(tile, fragment, layout, is_guarded=tile.pieces == 2)
     held = max(1, min(REGISTERS // registers, SHARED * target.shared_bytes // shared))
     most = -(-groups // target.processors)
+    costs = COSTS[tile.pieces]
+    multiplied = costs.unit * tile.down * fragment.m * tile.sub_n * fragment.k
     time = LAUNCH
     while most > 0:
         some = min(held, most)
         most -= some
-        product_time = UNIT * tile.down * fragment.m * tile.sub_n * fragment.k * -(-some * subgroups // 4)
-        time += WAVE + tile.pace * (
-            turns * (TURN + product_time)
-            + blocks * (BLOCK + some * LOAD * layout.halo * tile.block / VECTOR)
-            + some * RESULT * tile.m(fragment) * tile.n
+        time += costs.wave + tile.pace * (
+            turns * (costs.turn + multiplied * -(-some * subgroups // 4))
+            + blocks * (costs.block + some * costs.load * layout.halo * tile.block / VECTOR)
+            + some * costs.result * tile.m(fragment) * tile.n
         )
     if splits > 1:
         time += SECOND_PASS + PARTIAL * splits * typical(product.n) * operand.filters
@@ -435,11 +471,13 @@ def launch(
     batch, filters, pixels = product.space
     operand = Operand.of(weight, tile)
     if weight.buffer.is_constant:
-        least = build.ask(_whole(weight), least_power)
+        least = PIECES_LEAST_POWER if tile.pieces == 2 else build.ask(_whole(weight), least_power)
         shape = operand.shape
         if shape != weight.shape:
             weight = build.prepared(weight, f"padded to {shape}", functools.partial(_padded, shape=shape))
-        packed = build.packed_weights(matrix_of(weight, tile.block), fragment)
+        packed = build.packed_weights(
+            matrix_of(weight, tile.block), fragment, tile.pieces if tile.pieces == 2 else 0
+        )
     else:
         least = VALUES_LEAST_POWER
         if weight.is_reversed or flat(weight) is None:
@@ -468,7 +506,7 @@ def launch(
         writer.constant(batch, "BATCH")
         writer.constant(layout.positions, "POSITIONS")
     define_guess(writer, least)
-    if not weight.buffer.is_constant:
+    if not weight.buffer.is_constant or tile.pieces == 2:
         define_guard(writer, weight, packed)
     writer.text(_text(tile, fragment, windows, operand, layout, pointers))
     start = writer.offset(("image",), x.strides[:1])
@@ -497,6 +535,7 @@ def launch(
         ("halo_pixels", "unit_weights", "halo_units"),
         choice,
         layout.tiles * -(-filters // tile.n),
+        tile.pieces,
     )
     if partials is not None:
         add_partials(build, product, partials, splits, outputs, epilogue)
@@ -538,7 +577,7 @@ def _text(
     lines += [
         f"#define STAGES {tile.stages}",
         f"#define IS_LINEAR {int(not tile.across)}",
-        "#define PIECES 1",
+        f"#define PIECES {tile.pieces}",
     ]
     lines.append(f"typealias Element = {fragment.slang_element};")
     lines += [f"#define {name} {pointer}" for name, pointer in pointers.items()]

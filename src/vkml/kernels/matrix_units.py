@@ -237,15 +237,16 @@ def refusal(build: VulkanBuilder, product: Product, a: View, b: View, *, is_rule
     return "" if suits else "weights that one scale a column does not suit"
 
 
-def why_no_units(target: Target, *, is_forced: bool | None = None) -> str:
+def why_no_units(target: Target, *, is_forced: bool | None = None, has_pieces: bool = False) -> str:
     """Why a device multiplies nothing of float32 on matrix units, or an empty string.
 
     Args:
         target: the device.
         is_forced: whether units of any size will do; None: where a choice is `forced`.
+        has_pieces: whether elements may be two of fp16, which hold all bits.
     """
     fragment = target.fragment
-    if target.strict_fp32:
+    if target.strict_fp32 and not has_pieces:
         return "strict fp32"
     if fragment is None:
         return "the device has no matrix units"

@@ -1,0 +1,226 @@
+"""Convolutions on matrix units whose elements are two pieces of fp16: as exact as float32."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import vkml
+from tests.kernels import test_conv_units, test_halo_units
+from tests.kernels.convolutions import Floats, Shape, error, graph, kernels, normal, worst_pixel
+from tests.kernels.gpu_targets import GPU
+from tests.kernels.test_conv_units import FLAT, SLICED, SMALL, fitting
+from tests.kernels.test_halo_units import IMAGES, LINE, PAIRS, ROWS, SAME
+from vkml.engine.sketch import Sketch
+from vkml.kernels import halo_units, matrix_units
+from vkml.onnx import save_graph
+
+Choice = halo_units.Choice | matrix_units.Choice
+FLOAT = 4e-7
+"""Relative L2 error that float32 has with sums of some hundred products."""
+STRICT = replace(GPU, strict_fp32=True)
+FORMS: dict[str, tuple[Choice, Shape]] = {
+    "tiles with a halo, rows": (halo_units.Choice(ROWS, 1), IMAGES),
+    "tiles with a halo, a line": (halo_units.Choice(LINE, 1), IMAGES),
+    "tiles with a halo, pairs": (halo_units.Choice(PAIRS, 1), replace(IMAGES, channels=3)),
+    "windows": (matrix_units.Choice(SMALL, 1), IMAGES),
+    "windows, taps innermost": (matrix_units.Choice(FLAT, 1), replace(IMAGES, channels=3)),
+    "windows, slices": (matrix_units.Choice(SLICED, 1), IMAGES),
+}
+EVERY = pytest.mark.parametrize("form", FORMS)
+ONE_OF_EACH = pytest.mark.parametrize("form", ["tiles with a halo, rows", "windows"])
+
+
+@pytest.fixture(autouse=True)
+def forced() -> Iterator[None]:
+    yield
+    halo_units.forced = matrix_units.forced = None
+
+
+def force(device: str, choice: Choice) -> None:
+    """Has convolutions computed so, in pieces, with as many filters a subgroup as are packed together."""
+    if isinstance(choice, halo_units.Choice):
+        tile = replace(choice.tile, pieces=2, sub_n=16)
+        halo_units.forced = replace(choice, tile=tile)
+    else:
+        choice = fitting(choice, device)
+        matrix_units.forced = replace(choice, tile=replace(choice.tile, pieces=2))
+
+
+def form_of(device: str, form: str) -> Shape:
+    """Forces one of `FORMS`; the shape that suits it."""
+    choice, shape = FORMS[form]
+    force(device, choice)
+    return shape
+
+
+def run(model: bytes, device: str, *feeds: Floats, **more: Floats) -> list[Floats]:
+    """First outputs, in pieces, with guard zones round everything."""
+    options = vkml.SessionOptions(guard_bytes=256)
+    with vkml.InferenceSession(model, options, devices=device, precision="highest") as session:
+        found = [session.run(None, {"x": feed, **more})[0] for feed in feeds]
+        variants = [step.variant for step in session.report().steps]
+    assert any("two pieces" in variant for variant in variants), variants
+    return found
+
+
+CASES: dict[str, tuple[Choice, Shape]] = {
+    **{f"tiles with a halo, {name}": case for name, case in test_halo_units.CASES.items()},
+    **{f"windows, {name}": case for name, case in test_conv_units.CASES.items()},
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_convolution(device: str, name: str) -> None:
+    choice, shape = CASES[name]
+    force(device, choice)
+    x, weight = shape.x(), shape.weight()
+    [found] = run(graph(shape, weight), device, x)
+    assert error(found, shape.exact(x, weight)) <= FLOAT
+
+
+@EVERY
+def test_magnitudes_of_images_do_not_matter(device: str, form: str) -> None:
+    shape = form_of(device, form)
+    weight = shape.weight()
+    xs = [np.ldexp(shape.x(), power).astype(np.float32) for power in (-110, -40, 40, 100)]
+    for found, x in zip(run(graph(shape, weight), device, *xs), xs, strict=True):
+        assert error(found, shape.exact(x, weight)) <= FLOAT
+
+
+@EVERY
+def test_badly_scaled_pixels_and_filters(device: str, form: str) -> None:
+    """Over twelve decades, some above the rest: no scale takes a tile."""
+    shape = form_of(device, form)
+    rng = np.random.default_rng(5)
+    x, weight = shape.x(), shape.weight()
+    x *= (10.0 ** rng.uniform(-6, 6, (2, 1, 9, 17))).astype(np.float32)
+    x[:, :, :4] *= np.float32(1e-9)
+    x[0, 1, 7, 3] = 1e12
+    x[1, :, 8, 14] = 1e36 * normal(6, shape.channels).clip(-1, 1)
+    weight *= (10.0 ** rng.uniform(-6, 6, (20, 1, 1, 1))).astype(np.float32) * np.float32(1e-7)
+    [found] = run(graph(shape, weight), device, x)
+    exact = shape.exact(x, weight)
+    assert np.isfinite(found).all()
+    assert error(found, exact) <= FLOAT
+    with vkml.InferenceSession(graph(shape, weight), devices="cpu", precision="highest") as session:
+        [ordinary] = session.run(None, {"x": x})
+    # 22 bits of each element, where ordinary arithmetic has 24: it shows where products cancel.
+    assert worst_pixel(found, exact) <= 4 * worst_pixel(ordinary, exact)
+
+
+@pytest.mark.parametrize("splits", [1, 2])
+@pytest.mark.parametrize("factor", [1e-12, 1e-3, 1e3, 1e12])
+@ONE_OF_EACH
+def test_what_comes_later_may_be_larger_or_smaller(
+    device: str, form: str, splits: int, factor: float
+) -> None:
+    """The scale is guessed by what is read first: the others do not fit it."""
+    choice, _ = FORMS[form]
+    force(device, replace(choice, splits=splits))
+    x, weight = IMAGES.x(), IMAGES.weight()
+    x[:, 8:] *= np.float32(factor)
+    [found] = run(graph(IMAGES, weight), device, x)
+    assert error(found, IMAGES.exact(x, weight)) <= FLOAT
+
+
+@EVERY
+@pytest.mark.parametrize("decades", [4, 8, 14])
+def test_small_elements_that_the_large_ones_leave_alone(device: str, form: str, decades: int) -> None:
+    """Large channels meet weights of zero, large weights channels of zeros: what counts are the smallest."""
+    shape = form_of(device, form)
+    x, weight = shape.x(), shape.weight()
+    small = np.float32(10.0**-decades)
+    x[:, 0] *= small
+    weight[:, 1:] = 0
+    weight[1::2, :1] *= small
+    weight[1::2, -1] = 1
+    x[:, -1] = 0
+    [found] = run(graph(shape, weight), device, x)
+    exact = shape.exact(x, weight)
+    assert error(found[:, ::2], exact[:, ::2]) <= FLOAT
+    assert error(found[:, 1::2], exact[:, 1::2]) <= FLOAT
+
+
+@EVERY
+def test_infinities_and_nan_come_out_where_they_belong(device: str, form: str) -> None:
+    """Not in the windows beside those that see them, whose fragments may."""
+    shape = form_of(device, form)
+    x, weight = shape.x(), shape.weight()
+    weight[3, 1] = 1e-30
+    weight[4, 1] = 0
+    x[0, 1, 5, 5], x[0, 2, 2, 9] = np.nan, np.inf
+    x[1, 0, 3, 3], x[1, 1, 3, 5] = np.inf, -np.inf
+    x[1, 0, 8, 16] = 3e38
+    [found] = run(graph(shape, weight), device, x)
+    with np.errstate(all="ignore"):
+        exact = shape.exact(x, weight).astype(np.float32)
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(exact))
+    infinite = np.isinf(exact)
+    assert infinite.any()
+    np.testing.assert_array_equal(np.isinf(found), infinite)
+    np.testing.assert_array_equal(found[infinite], exact[infinite])
+    plain = np.isfinite(exact) & (np.abs(exact) < 1e30)
+    np.testing.assert_allclose(found[plain], exact[plain], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan, 0.0, 1e-30, 1e30], ids=str)
+@ONE_OF_EACH
+def test_weights_of_any_kind(device: str, form: str, value: float) -> None:
+    form_of(device, form)
+    x, weight = IMAGES.x(), IMAGES.weight()
+    weight[5, 7, 1, 1] = value
+    weight[6] = value
+    [found] = run(graph(IMAGES, weight), device, x)
+    with np.errstate(all="ignore"):
+        exact = IMAGES.exact(x, weight).astype(np.float32)
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(exact))
+    for filter_ in range(20):
+        plain = np.isfinite(exact[:, filter_])
+        np.testing.assert_array_equal(found[:, filter_][~plain], exact[:, filter_][~plain])
+        if plain.all() and exact[:, filter_].any():
+            assert error(found[:, filter_], exact[:, filter_].astype(np.float64)) <= FLOAT, filter_
+
+
+@ONE_OF_EACH
+def test_pixels_of_zeros(device: str, form: str) -> None:
+    form_of(device, form)
+    x, weight = IMAGES.x(), IMAGES.weight()
+    x[:, :, ::3] = 0
+    x[0, :, :, :9] = 0
+    x[0, 5, 3, 3] = 1e-20
+    found, nothing = run(graph(IMAGES, weight), device, x, np.zeros_like(x))
+    exact = IMAGES.exact(x, weight)
+    assert error(found, exact) <= FLOAT
+    assert not nothing.any()
+    assert error(found[0, :, 2:5, 2:5], exact[0, :, 2:5, 2:5]) <= FLOAT
+
+
+@pytest.mark.parametrize("splits", [1, 2])
+@ONE_OF_EACH
+def test_epilogues_see_every_element(device: str, form: str, splits: int) -> None:
+    choice, _ = FORMS[form]
+    force(device, replace(choice, splits=splits))
+    x, weight, bias, residual = IMAGES.x(), IMAGES.weight(), normal(3, 20), normal(4, 2, 20, 9, 17)
+    sketch = Sketch("epilogue")
+    given = sketch.input("x", x.shape), sketch.constant(weight), sketch.constant(bias)
+    y = sketch.node("Conv", *given, **IMAGES.attributes())
+    y = sketch.node("Relu", sketch.node("Add", y, sketch.input("residual", residual.shape)))
+    [found] = run(save_graph(sketch.finish(y)), device, x, residual=residual)
+    exact = np.maximum(IMAGES.exact(x, weight) + bias[:, None, None] + residual, 0)
+    assert error(found, exact) <= FLOAT
+
+
+LARGE = Shape(8, 64, 64, (56, 56), (3, 3), pads=SAME)
+
+
+def test_what_they_are_for() -> None:
+    """Strict float32, and weights that are there before the run."""
+    assert "two pieces" in kernels(LARGE, STRICT, keeps_pieces=True)[0].variant
+    assert "two pieces" not in kernels(LARGE, STRICT)[0].variant
+    assert "two pieces" not in kernels(LARGE, keeps_pieces=True)[0].variant
+    pointwise = replace(LARGE, kernel=(1, 1), pads=())
+    assert "two pieces" in kernels(pointwise, STRICT, keeps_pieces=True)[0].variant
