@@ -16,8 +16,15 @@ from vkml.ir.size import Size, is_multiple, typical
 from vkml.ir.windows import Windows
 from vkml.ir.wording import counted
 from vkml.kernels import matrix_units
-from vkml.kernels.conv_units import PIECES_LEAST_POWER, VALUES_LEAST_POWER, define_guard, emit, flat
-from vkml.kernels.gemm import LAUNCH, Product, estimate_ordinary
+from vkml.kernels.conv_units import (
+    PIECES_LEAST_POWER,
+    VALUES_LEAST_POWER,
+    define_guard,
+    emit,
+    estimate_otherwise,
+    flat,
+)
+from vkml.kernels.gemm import LAUNCH, Product
 from vkml.kernels.matrix_units import (
     BAND,
     LONGEST_SUM,
@@ -440,7 +447,7 @@ def _estimate(
 def best(target: Target, product: Product, found: Sequence[Choice]) -> Choice | None:
     """The choice with the least expected time; None where ordinary arithmetic should take no longer."""
     choice = min(found, key=lambda each: each.time, default=None)
-    if choice is None or (forced is None and choice.time >= estimate_ordinary(target, product)):
+    if choice is None or (forced is None and choice.time >= estimate_otherwise(target, product)):
         return None
     return choice
 

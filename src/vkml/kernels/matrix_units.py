@@ -258,21 +258,31 @@ def why_no_units(target: Target, *, is_forced: bool | None = None, has_pieces: b
     return f"the device lacks {', '.join(sorted(missing))}" if missing else ""
 
 
-def why_not_chosen(target: Target, product: Product, choice: Choice | None, *, is_rule: bool = True) -> str:
+def why_not_chosen(
+    target: Target,
+    product: Product,
+    choice: Choice | None,
+    *,
+    is_rule: bool = True,
+    ordinary: float | None = None,
+) -> str:
     """Why strict arithmetic is taken instead of a choice, or an empty string.
 
     Args:
         target: the device.
         product: its sizes.
         choice: that is made; None where there is none.
-        is_rule: whether the choice also has to be expected to be faster.
+        is_rule: whether the choice also has to be expected to be faster
+        ordinary: than so many microseconds; None: than `estimate_ordinary` says.
     """
     if choice is None:
         return "no tile fits the device"
     if choice.longest_sum(typical(product.k)) > LONGEST_SUM:
         return f"sums of more than {LONGEST_SUM}"
-    if forced is None and is_rule and choice.time >= estimate_ordinary(target, product):
-        return "too small a product"
+    if forced is None and is_rule:
+        ordinary = estimate_ordinary(target, product) if ordinary is None else ordinary
+        if choice.time >= ordinary:
+            return "too small a product"
     assert target.fragment is not None
     suits = target.holds_elements_once(target.fragment)
     return "" if suits else "the device's fragments hold elements more than once"
