@@ -132,6 +132,8 @@ def test_every_kernel_of_a_gpu_has_a_known_answer(
         "copy: 4 × 4 elements",
     ):
         assert any(variant.startswith(wanted) for variant in variants), (wanted, sorted(variants))
+    in_pieces = [variant for variant in variants if variant.endswith("two pieces")]
+    assert {"block" in variant for variant in in_pieces} == {True, False}, "tiles with a halo, and windows"
     labels = {kernel.label for kernel in found}
     assert labels >= {"copy", "gather", "gather_elements", "gather_tuples", "pad", "resize", "roi_align"}
     for function in ("from_bfloat16(", "from_float8e4m3fn(", "exponential(", "hyperbolic_tangent("):

@@ -423,12 +423,11 @@ def _all() -> Iterator[Case]:
     # Separate kernels round scores up to 40 to fp16, by 1/64 at most, before they divide them by 8.
     yield case("attention", "fp16, precision high", _attention(1, 2, 70, 64, **f16), 2**-7, "high")
     k3 = {"kernel_shape": (3, 3)}
-    yield case(
-        "convolution",
-        "fp32, precision high",
-        _weighted("Conv", (4, 64, 28, 28), (64, 64, 3, 3), 64, pads=(1, 1, 1, 1), **k3),
-        *high,
-    )
+    images = _weighted("Conv", (4, 64, 28, 28), (64, 64, 3, 3), 64, pads=(1, 1, 1, 1), **k3)
+    pixels = _weighted("Conv", (4, 128, 28, 28), (128, 128, 1, 1), 128, kernel_shape=(1, 1))
+    yield case("convolution", "fp32, many", images)
+    yield case("convolution", "fp32, many, 1×1", pixels)
+    yield case("convolution", "fp32, precision high", images, *high)
     yield case(
         "convolution",
         "fp32, precision high, small images",
@@ -441,12 +440,7 @@ def _all() -> Iterator[Case]:
         _weighted("Conv", (2, 3, 96, 96), (32, 3, 3, 3), 32, pads=(1, 1, 1, 1), **k3),
         *high,
     )
-    yield case(
-        "convolution",
-        "fp32, precision high, 1×1",
-        _weighted("Conv", (4, 128, 28, 28), (128, 128, 1, 1), 128, kernel_shape=(1, 1)),
-        *high,
-    )
+    yield case("convolution", "fp32, precision high, 1×1", pixels, *high)
     yield case(
         "convolution", "3×3", _weighted("Conv", (2, 5, 13, 11), (7, 5, 3, 3), 7, pads=(1, 1, 1, 1), **k3)
     )
