@@ -182,6 +182,39 @@ def test_weights_of_any_kind(device: str, form: str, value: float) -> None:
             assert error(found[:, filter_], exact[:, filter_].astype(np.float64)) <= FLOAT, filter_
 
 
+def by_values(device: str, shape: Shape, x: Floats, weight: Floats) -> Floats:
+    """By weights that are inputs, as a training's are."""
+    sketch = Sketch("conv of two values")
+    given = sketch.input("x", x.shape), sketch.input("w", weight.shape)
+    model = save_graph(sketch.finish(sketch.node("Conv", *given, **shape.attributes())))
+    [found] = run(model, device, x, w=weight)
+    return found
+
+
+@EVERY
+def test_weights_that_a_run_computes(device: str, form: str) -> None:
+    shape = form_of(device, form)
+    if shape.channels < 8 and form.startswith("tiles"):
+        pytest.skip("tiles with a halo pad constant weights only")
+    x = shape.x()
+    for scale in (1.0, 1e-12, 1e12):
+        weight = shape.weight() * np.float32(scale)
+        weight[2, 0] *= np.float32(1e-9)
+        found = by_values(device, shape, x, weight)
+        assert error(found, shape.exact(x, weight)) <= FLOAT
+        assert worst_result(shape, found, x, weight) <= 5e-7
+
+
+@ONE_OF_EACH
+@pytest.mark.parametrize("factor", [1e6, 1e12, 1e25])
+def test_small_weights_beside_large_ones_of_a_run(device: str, form: str, factor: float) -> None:
+    shape = form_of(device, form)
+    x, weight = shape.x(), shape.weight()
+    x[:, ::2] = 0
+    weight[:, ::2] *= np.float32(factor)
+    assert worst_result(shape, by_values(device, shape, x, weight), x, weight) <= 5e-7
+
+
 @ONE_OF_EACH
 def test_pixels_of_zeros(device: str, form: str) -> None:
     form_of(device, form)

@@ -117,8 +117,14 @@ def why_no_weights(build: VulkanBuilder, weight: View) -> str:
     why = why_no_units(build.target, has_pieces=has_pieces)
     if why or not build.target.strict_fp32:
         return why
-    has_them = weight.buffer.is_constant and build.keeps_pieces
-    return "" if has_them else "strict fp32, and no weights in pieces"
+    return why_not_in_pieces(build, weight, is_forced=matrix_units.forced is not None)
+
+
+def why_not_in_pieces(build: VulkanBuilder, weight: View, *, is_forced: bool) -> str:
+    """Why weights do not become two pieces of fp16, or an empty string."""
+    if weight.buffer.is_constant:
+        return "" if build.keeps_pieces else "strict fp32, and no room for weights in pieces"
+    return "" if is_forced else "strict fp32, and weights that a run computes: pieces not measured"
 
 
 def launch(
@@ -150,7 +156,7 @@ def launch(
         weight = build.contiguous(weight)
     matrix = _matrix(x, weight)
     if tile.pieces == 2:
-        least, packed = PIECES_LEAST_POWER, build.packed_weights(matrix, fragment, 2)
+        least, packed = PIECES_LEAST_POWER, packed_in_pieces(build, matrix, fragment)
     elif weight.buffer.is_constant:
         asked = build.ask(matrix, least_power)
         assert isinstance(asked, int)
@@ -195,6 +201,13 @@ def launch(
     if partials is not None:
         add_partials(build, product, partials, splits, outputs, epilogue)
     return outputs
+
+
+def packed_in_pieces(build: VulkanBuilder, matrix: View, fragment: Fragment) -> View:
+    """Two pieces of weights: of constants made once, of values in each run."""
+    if matrix.buffer.is_constant:
+        return build.packed_weights(matrix, fragment, 2)
+    return build.packed_values(matrix, fragment, 2)
 
 
 def emit(

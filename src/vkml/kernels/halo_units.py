@@ -23,6 +23,8 @@ from vkml.kernels.conv_units import (
     emit,
     estimate_otherwise,
     flat,
+    packed_in_pieces,
+    why_not_in_pieces,
 )
 from vkml.kernels.gemm import LAUNCH, Product
 from vkml.kernels.matrix_units import (
@@ -360,8 +362,7 @@ def refusal(
     if not target.holds_elements_once(target.fragment):
         return "the device's fragments hold elements more than once"
     if pieces == 2:
-        # What results are computed again from lies on the device besides the pieces.
-        return "" if weight.buffer.is_constant and build.keeps_pieces else "no weights in pieces"
+        return why_not_in_pieces(build, weight, is_forced=forced is not None)
     if weight.buffer.is_constant and build.ask(_whole(weight), least_power) is None:
         return "weights that one scale a filter does not suit"
     return ""
@@ -478,18 +479,21 @@ def launch(
     batch, filters, pixels = product.space
     operand = Operand.of(weight, tile)
     if weight.buffer.is_constant:
-        least = PIECES_LEAST_POWER if tile.pieces == 2 else build.ask(_whole(weight), least_power)
+        least = None if tile.pieces == 2 else build.ask(_whole(weight), least_power)
         shape = operand.shape
         if shape != weight.shape:
             weight = build.prepared(weight, f"padded to {shape}", functools.partial(_padded, shape=shape))
-        packed = build.packed_weights(
-            matrix_of(weight, tile.block), fragment, tile.pieces if tile.pieces == 2 else 0
-        )
     else:
         least = VALUES_LEAST_POWER
         if weight.is_reversed or flat(weight) is None:
             weight = build.contiguous(weight)
-        packed = build.packed_values(matrix_of(weight, tile.block), fragment)
+    matrix = matrix_of(weight, tile.block)
+    if tile.pieces == 2:
+        least, packed = PIECES_LEAST_POWER, packed_in_pieces(build, matrix, fragment)
+    elif weight.buffer.is_constant:
+        packed = build.packed_weights(matrix, fragment)
+    else:
+        packed = build.packed_values(matrix, fragment)
     assert isinstance(least, int)
     epilogue, outputs = build.take_epilogue(product.result)
     layout = shape_of(tile, fragment, windows, batch)
