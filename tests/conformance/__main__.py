@@ -58,7 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     listed = expectations()
     start = time.monotonic()
     onnx = importlib.metadata.version("onnx")
-    kind = f"{options.device} at {options.precision}"
+    # A session takes medium for high.
+    kind = f"{options.device} at {'high' if options.precision == 'medium' else options.precision}"
     print(f"{len(names)} cases of onnx {onnx} on {kind}, {options.jobs} jobs", flush=True)
     judge = Judging(cases, options.device, options.perturb, options.tune, options.precision)
     verdicts: Iterable[Verdict] = (

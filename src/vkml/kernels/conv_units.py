@@ -290,6 +290,14 @@ def fits(tile: Tile, fragment: Fragment) -> bool:
     )
 
 
+def shared_bytes(tile: Tile, fragment: Fragment) -> int:
+    """As matrix_units_windows.slang counts them: results leave in columns, and each row has two numbers."""
+    operands = 2 * tile.slices * tile.m * ((tile.pieces * tile.step_k + 8) // 8)
+    results = tile.subgroups * fragment.n * ((tile.sub_m + 4) // 4)
+    added = tile.slices // 2 * tile.m * tile.n // 4
+    return 16 * (max(operands, results, added) + 2 * (tile.m // 4))
+
+
 def rule_of(target: Target, product: Product) -> Choice | None:
     """The choice with the least estimated time; None where no tile fits."""
     time, found = min(_timed(target, product), key=lambda timed: timed[0], default=(0.0, None))
@@ -319,7 +327,11 @@ def _choices(target: Target, m: int, n: int, k: int, forced: Choice | None) -> t
     sizes = Product(1, m, n, k, dtypes.FLOAT32, TensorType(dtypes.FLOAT32, (n, m)), (1, n, m), "n, m", "conv")
     pieces = 2 if target.strict_fp32 else 1
     tiles = tuple(tile for tile in TILES if tile.pieces == pieces)
-    found = matrix_units.choices(target, fragment, sizes, lambda tile: fits(tile, fragment), (False,), tiles)
+
+    def suits(tile: Tile) -> bool:
+        return fits(tile, fragment) and shared_bytes(tile, fragment) <= target.shared_bytes
+
+    found = matrix_units.choices(target, fragment, sizes, suits, (False,), tiles)
     return tuple(replace(each, time=_estimate(target, fragment, each, m, n, k)) for each in found)
 
 

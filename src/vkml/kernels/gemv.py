@@ -291,7 +291,7 @@ def _estimate(
         share = math.pow(math.pow(SHARE, -BENT) + math.pow(beside * asked, -BENT), -1 / BENT)
         return groups * own / (share * target.processors)
 
-    time = full * (WAVE + reading(target.processors * resident, resident))
+    time = (full - (rest == 0)) * WAVE + full * reading(target.processors * resident, resident)
     if full > 1:
         time += reading(rest, resident)  # by then they no longer end together
     elif rest:

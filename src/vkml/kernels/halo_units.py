@@ -219,7 +219,7 @@ class Costs:
 
 
 COSTS = {
-    1: Costs(2.34, 0.0254, 0.246, 0.979e-3, 1.034e-4, 1.092e-6),
+    1: Costs(2.34, 0.0254, 0.246, 0.979e-3, 1.034e-4, 0.635 * 1.72e-6),
     2: Costs(4.23, 0.0474, 0.491, 1.093e-3, 7.0e-6, 2.455e-6),
 }
 """By pieces; those of two were fitted to 62 figures of seven layers, 7 % off in the mean."""
@@ -285,7 +285,9 @@ def fits(tile: Tile, fragment: Fragment, target: Target, weight: View, windows: 
         and (tile.block % math.lcm(fragment.k, VECTOR) == 0 or tile.block == VECTOR)
         and tile.block * operand.kernel[2] % fragment.k == 0
         and fragment.k % VECTOR == 0
-        and tile.sub_n % (group if tile.pieces == 1 else COLUMN_PADDING) == 0
+        and tile.sub_n % (group if tile.pieces == 1 else math.lcm(group, COLUMN_PADDING)) == 0
+        # Results that are computed again are the bits of a word a lane.
+        and fragment.n * tile.down * fragment.m <= 32 * fragment.lanes
         and COLUMN_PADDING % fragment.n == 0
         and tile.n <= WIDEST_TILE
         and (tile.down * fragment.m) % 4 == 0
