@@ -186,6 +186,26 @@ def check_what_is_not_finite(device: str, shape: Shape) -> None:
     np.testing.assert_array_equal(np.isneginf(found), np.isneginf(exact))
 
 
+def check_not_finite(found: Floats, exact: Doubles, tolerance: float, least: float) -> None:
+    """Infinities and NaN are where they belong, and results beside them what they are.
+
+    Args:
+        found: results.
+        exact: in float64.
+        tolerance: of finite results, relative,
+        least: and absolute.
+    """
+    with np.errstate(all="ignore"):
+        rounded = exact.astype(np.float32)
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(rounded))
+    infinite = np.isinf(rounded)
+    assert infinite.any()
+    np.testing.assert_array_equal(np.isinf(found), infinite)
+    np.testing.assert_array_equal(found[infinite], rounded[infinite])
+    plain = np.isfinite(rounded) & (np.abs(rounded) < 1e30)
+    np.testing.assert_allclose(found[plain], rounded[plain], rtol=tolerance, atol=least)
+
+
 def worst_pixel(found: npt.NDArray[np.floating], exact: Doubles) -> float:
     """The largest relative L2 error of a pixel's results."""
     gap = np.linalg.norm(found.astype(np.float64) - exact, axis=1)

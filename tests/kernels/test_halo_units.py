@@ -14,6 +14,7 @@ from benchmarks.conv_units.layers import SETS, Layer
 from tests.kernels.convolutions import (
     Shape,
     check_magnitudes,
+    check_not_finite,
     check_small_elements,
     check_what_is_not_finite,
     convolved,
@@ -185,15 +186,7 @@ def test_infinities_and_nan_come_out_where_they_belong(device: str, tile: Tile) 
     x[1, 0, 3, 3], x[1, 1, 3, 5] = np.inf, -np.inf
     x[1, 0, 8, 16] = 3e38
     [found] = run(graph(shape, weight), device, x)
-    with np.errstate(all="ignore"):
-        exact = shape.exact(x, weight).astype(np.float32)
-    np.testing.assert_array_equal(np.isnan(found), np.isnan(exact))
-    infinite = np.isinf(exact)
-    assert infinite.any()
-    np.testing.assert_array_equal(np.isinf(found), infinite)
-    np.testing.assert_array_equal(found[infinite], exact[infinite])
-    plain = np.isfinite(exact) & (np.abs(exact) < 1e30)
-    np.testing.assert_allclose(found[plain], exact[plain], rtol=1e-3, atol=0.05)
+    check_not_finite(found, shape.exact(x, weight), 1e-3, 0.05)
 
 
 COMPUTED = {

@@ -133,6 +133,20 @@ def test_small_elements_that_the_large_ones_leave_alone(tile: Tile, vulkan_devic
         assert worst(product(vulkan_device_name, b.T.copy(), a.T.copy()), b.T, a.T) < bound(tile), factor
 
 
+def test_small_elements_that_cancel(tile: Tile, vulkan_device_name: str) -> None:
+    """Pieces of the smallest are few multiples of the least there is: results may be 0 that are none."""
+    random = np.random.default_rng(8)
+    a = np.sign(normal(1, 33, 64))
+    b = (random.integers(-3, 4, (64, 24)) * 2.0**-49 * random.uniform(0.5, 1.5, (64, 24))).astype(np.float32)
+    a[:, 2], b[2] = 0, 1
+    a[4] = 0
+    found = product(vulkan_device_name, a, b)
+    assert worst(found, a, b) < bound(tile)
+    assert not found[4].any()
+    turned = b.T.copy(), a.T.copy()
+    assert worst(product(vulkan_device_name, *turned), *turned) < bound(tile)
+
+
 def test_zeros_and_subnormal_numbers(tile: Tile, vulkan_device_name: str) -> None:
     a, b = normal(1, 33, 64), normal(2, 64, 24)
     a[4], b[:, 5], a[7, 1:] = 0, 0, 0

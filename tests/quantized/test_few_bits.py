@@ -103,6 +103,7 @@ def test_strict_products_are_not_rounded() -> None:
 
 @pytest.mark.parametrize(("precision", "error"), [("highest", 2e-5), ("high", 2e-3)])
 def test_products_on_a_device(vulkan_device_name: str, precision: str, error: float) -> None:
+    """At high, GPUs round both operands to ten bits: 9e-4 of results up to 2.8 on an H200."""
     for inner, columns, how in CASES.values():
         dtype = how.get("dtype", np.float32)
         weights, model = random_weights(inner, columns, **how), Model(inner, dtype)

@@ -155,14 +155,7 @@ def launch(
     if weight.is_reversed or flat(weight) is None:
         weight = build.contiguous(weight)
     matrix = _matrix(x, weight)
-    if tile.pieces == 2:
-        least, packed = PIECES_LEAST_POWER, packed_in_pieces(build, matrix, fragment)
-    elif weight.buffer.is_constant:
-        asked = build.ask(matrix, least_power)
-        assert isinstance(asked, int)
-        least, packed = asked, build.packed_weights(matrix, fragment)
-    else:
-        least, packed = VALUES_LEAST_POWER, build.packed_values(matrix, fragment)
+    packed, least = pack(build, matrix, fragment, tile.pieces)
     epilogue, outputs = build.take_epilogue(product.result)
     writer = build.writer()
     pointers = {
@@ -203,11 +196,26 @@ def launch(
     return outputs
 
 
-def packed_in_pieces(build: VulkanBuilder, matrix: View, fragment: Fragment) -> View:
-    """Two pieces of weights: of constants made once, of values in each run."""
-    if matrix.buffer.is_constant:
-        return build.packed_weights(matrix, fragment, 2)
-    return build.packed_values(matrix, fragment, 2)
+def pack(
+    build: VulkanBuilder, matrix: View, fragment: Fragment, pieces: int, asked: View | None = None
+) -> tuple[View, int]:
+    """Weights in fragments, of constants made once, of values in each run, and the least power of windows.
+
+    Args:
+        build: where launches go.
+        matrix: of weights, as kernels count k.
+        fragment: whose order.
+        pieces: of fp16, of an element.
+        asked: the constant weights whose range says how small windows may be; None: the matrix.
+    """
+    packed = build.packed_weights if matrix.buffer.is_constant else build.packed_values
+    if pieces == 2:
+        return packed(matrix, fragment, 2), PIECES_LEAST_POWER
+    if not matrix.buffer.is_constant:
+        return packed(matrix, fragment), VALUES_LEAST_POWER
+    least = build.ask(matrix if asked is None else asked, least_power)
+    assert isinstance(least, int)
+    return packed(matrix, fragment), least
 
 
 def emit(
@@ -248,7 +256,7 @@ def emit(
             variant=choice.label() + (", two pieces" if pieces == 2 else ""),
             reason=f"batch {batch}, {filters} filters, {pixels} pixels, K {product.k}: {how} scaled by tiles "
             f"and filters, fp32 sums; {choice.time:.0f} µs expected, "
-            f"else {estimate_ordinary(build.target, product):.0f}",
+            f"else {estimate_otherwise(build.target, product):.0f}",
             subgroup_size=fragment.lanes,
         )
     )

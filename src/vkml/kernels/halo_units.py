@@ -17,13 +17,11 @@ from vkml.ir.windows import Windows
 from vkml.ir.wording import counted
 from vkml.kernels import matrix_units
 from vkml.kernels.conv_units import (
-    PIECES_LEAST_POWER,
-    VALUES_LEAST_POWER,
     define_guard,
     emit,
     estimate_otherwise,
     flat,
-    packed_in_pieces,
+    pack,
     why_not_in_pieces,
 )
 from vkml.kernels.gemm import LAUNCH, Product
@@ -480,23 +478,14 @@ def launch(
     tile, splits = choice.tile, choice.splits
     batch, filters, pixels = product.space
     operand = Operand.of(weight, tile)
+    whole = None
     if weight.buffer.is_constant:
-        least = None if tile.pieces == 2 else build.ask(_whole(weight), least_power)
-        shape = operand.shape
+        whole, shape = _whole(weight), operand.shape
         if shape != weight.shape:
             weight = build.prepared(weight, f"padded to {shape}", functools.partial(_padded, shape=shape))
-    else:
-        least = VALUES_LEAST_POWER
-        if weight.is_reversed or flat(weight) is None:
-            weight = build.contiguous(weight)
-    matrix = matrix_of(weight, tile.block)
-    if tile.pieces == 2:
-        least, packed = PIECES_LEAST_POWER, packed_in_pieces(build, matrix, fragment)
-    elif weight.buffer.is_constant:
-        packed = build.packed_weights(matrix, fragment)
-    else:
-        packed = build.packed_values(matrix, fragment)
-    assert isinstance(least, int)
+    elif weight.is_reversed or flat(weight) is None:
+        weight = build.contiguous(weight)
+    packed, least = pack(build, matrix_of(weight, tile.block), fragment, tile.pieces, whole)
     epilogue, outputs = build.take_epilogue(product.result)
     layout = shape_of(tile, fragment, windows, batch)
     writer = build.writer()
