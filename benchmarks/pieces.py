@@ -22,7 +22,7 @@ from vkml.cli.output import console, show_table, table
 from vkml.engine.devices import fragments_of
 from vkml.engine.sketch import Sketch
 from vkml.ir.wording import counted
-from vkml.kernels import bfloat16_units, matrix_units, sliced, split_product
+from vkml.kernels import bfloat16_units, matrix_tiles, sliced, split_product
 from vkml.lowering.kept import forget_lowerings
 from vkml.onnx import save_graph
 from vkml.vulkan import find_device
@@ -35,7 +35,7 @@ CHECKED_ROWS = 64
 
 COLUMNS = "µs", "TFLOP/s", "pieces, µs", "TFLOP/s of all", "error"
 
-AnyTile = bfloat16_units.Tile | matrix_units.Tile
+AnyTile = bfloat16_units.Tile | matrix_tiles.Tile
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def taken(tile: AnyTile | None, splits: int) -> Iterator[None]:
     """Has products be computed by a tile in so many ranges of K, or by ordinary arithmetic."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(patch.object(sliced, "choose", lambda *_: None))
-        for kernel, kind in ((bfloat16_units, bfloat16_units.Tile), (split_product, matrix_units.Tile)):
+        for kernel, kind in ((bfloat16_units, bfloat16_units.Tile), (split_product, matrix_tiles.Tile)):
             if isinstance(tile, kind):
                 stack.enter_context(patch.object(kernel, "forced", (tile, splits)))
             else:
@@ -95,7 +95,7 @@ def prepared(device: str, tile: AnyTile | None, size: tuple[int, int, int], spli
     error = float(np.linalg.norm(found[rows] - exact) / np.linalg.norm(exact))
     [plan] = session._runner.plans.kept.values()
     label = "ordinary arithmetic" if tile is None else tile.label()
-    if isinstance(tile, matrix_units.Tile):
+    if isinstance(tile, matrix_tiles.Tile):
         label = f"{counted(tile.pieces, 'piece')} of scaled fp16, {label}"
     return Product(label, session, plan.programs[0], size, error)
 

@@ -30,9 +30,9 @@ from benchmarks.matrix_units.statistics import statistics
 from benchmarks.models import model_file
 from vkml import vulkan
 from vkml.engine import devices as device_registry
-from vkml.kernels import conv_units, halo_units, matrix_units
+from vkml.kernels import conv_units, halo_tiles, halo_units, matrix_units
 from vkml.kernels.compiling import compile_kernel
-from vkml.kernels.matrix_units import Choice, Tile
+from vkml.kernels.matrix_tiles import Choice, Tile
 from vkml.kernels.packed_weights import Fragment
 from vkml.lowering.kept import forget_lowerings
 from vkml.onnx import save_graph
@@ -49,9 +49,9 @@ MORE_TILES = (
 )
 """Tried beside those that the rule has."""
 MORE_HALO_TILES = (
-    halo_units.Tile(2, 32, 4, 1, 2, 16, 2, 3),
-    halo_units.Tile(4, 64, 2, 1, 1, 16, 2, 3),
-    halo_units.Tile(4, 64, 1, 4, 0, 16, 2, 3),
+    halo_tiles.Tile(2, 32, 4, 1, 2, 16, 2, 3),
+    halo_tiles.Tile(4, 64, 2, 1, 1, 16, 2, 3),
+    halo_tiles.Tile(4, 64, 1, 4, 0, 16, 2, 3),
 )
 """The same for tiles whose pixels come to shared memory once."""
 RANGES = {
@@ -64,11 +64,11 @@ RANGES = {
 
 
 @contextmanager
-def planning(choice: Choice | halo_units.Choice | None = None, *, is_strict: bool = False) -> Iterator[None]:
+def planning(choice: Choice | halo_tiles.Choice | None = None, *, is_strict: bool = False) -> Iterator[None]:
     """Plans made inside have convolutions as chosen, as the rule says, or strict ones."""
     forget_lowerings()
     left_out = {conv_units, halo_units} if is_strict else set()
-    if isinstance(choice, halo_units.Choice):
+    if isinstance(choice, halo_tiles.Choice):
         halo_units.forced = choice
     elif choice is not None:
         matrix_units.forced = choice
@@ -219,10 +219,10 @@ def sweep(name: str, device: str, heater: Heater, until: float) -> None:
         print(f"{name} {choice.label()}: {times} {worst:.0e}", flush=True)
 
 
-def _all_choices(name: str, fragment: Fragment) -> Iterator[Choice | halo_units.Choice]:
+def _all_choices(name: str, fragment: Fragment) -> Iterator[Choice | halo_tiles.Choice]:
     for splits in RANGES[name]:
-        for halo_tile in (*halo_units.TILES, *MORE_HALO_TILES):
-            yield halo_units.Choice(halo_tile, splits)
+        for halo_tile in (*halo_tiles.TILES, *MORE_HALO_TILES):
+            yield halo_tiles.Choice(halo_tile, splits)
         for tile in (*conv_units.TILES, *MORE_TILES):
             if conv_units.fits(tile, fragment):
                 yield Choice(tile, splits)

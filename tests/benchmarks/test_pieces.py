@@ -7,7 +7,7 @@ import pytest
 from benchmarks.pieces import prepared, tiles_of
 from vkml import vulkan
 from vkml.engine.devices import fragments_of
-from vkml.kernels.matrix_units import Tile
+from vkml.kernels.matrix_tiles import Tile
 
 
 def test_a_tile_and_ordinary_arithmetic(vulkan_device_name: str) -> None:

@@ -18,7 +18,7 @@ from vkml.engine import devices as device_registry
 from vkml.engine import fragment_check
 from vkml.engine.sketch import Sketch
 from vkml.kernels import matrix_units
-from vkml.kernels.matrix_units import Choice, Tile
+from vkml.kernels.matrix_tiles import Choice, Tile
 from vkml.onnx import save_graph
 from vkml.vulkan import Device, MemoryKind
 from vkml.vulkan.memory import Allocator

@@ -16,7 +16,7 @@ from tests.quantized.few_bits import FewBits, Model, packed, random_weights
 from vkml import vulkan
 from vkml.engine.devices import target_of
 from vkml.ir import Constant, TensorType, dtypes
-from vkml.kernels import matrix_units
+from vkml.kernels import matrix_tiles, matrix_units
 from vkml.kernels.views import Buffer, BufferKind, View, contiguous
 from vkml.lowering.kept import forget_lowerings
 from vkml.lowering.target import Target
@@ -67,8 +67,8 @@ def test_fragments_of_few_bits(lavapipe: str, units: Target, splits: int, has_pa
     """As exact as TF32, whatever numbers come to; rows of very different magnitudes too."""
     fragment = units.fragment
     assert fragment is not None
-    tile = matrix_units.Tile(2 * fragment.m, 2 * fragment.n, 2, 1, 32, 1, 1.0, 1.0)
-    matrix_units.forced = matrix_units.Choice(tile, splits, has_pass)
+    tile = matrix_tiles.Tile(2 * fragment.m, 2 * fragment.n, 2, 1, 32, 1, 1.0, 1.0)
+    matrix_units.forced = matrix_tiles.Choice(tile, splits, has_pass)
     for inner, bits, block, columns, has_zeros in (
         (256, 4, 32, 70, False),
         (210, 4, 16, 33, True),

@@ -24,20 +24,20 @@ from tests.kernels.gpu_targets import GPU
 from tests.kernels.test_conv_units import FLAT, SLICED, SMALL, fitting
 from tests.kernels.test_halo_units import IMAGES, LINE, PAIRS, ROWS, SAME
 from vkml.engine.sketch import Sketch
-from vkml.kernels import halo_units, matrix_units
+from vkml.kernels import halo_tiles, halo_units, matrix_tiles, matrix_units
 from vkml.onnx import save_graph
 
-Choice = halo_units.Choice | matrix_units.Choice
+Choice = halo_tiles.Choice | matrix_tiles.Choice
 FLOAT = 4e-7
 """Relative L2 error that float32 has with sums of some hundred products."""
 STRICT = replace(GPU, strict_fp32=True)
 FORMS: dict[str, tuple[Choice, Shape]] = {
-    "tiles with a halo, rows": (halo_units.Choice(ROWS, 1), IMAGES),
-    "tiles with a halo, a line": (halo_units.Choice(LINE, 1), IMAGES),
-    "tiles with a halo, pairs": (halo_units.Choice(PAIRS, 1), replace(IMAGES, channels=3)),
-    "windows": (matrix_units.Choice(SMALL, 1), IMAGES),
-    "windows, taps innermost": (matrix_units.Choice(FLAT, 1), replace(IMAGES, channels=3)),
-    "windows, slices": (matrix_units.Choice(SLICED, 1), IMAGES),
+    "tiles with a halo, rows": (halo_tiles.Choice(ROWS, 1), IMAGES),
+    "tiles with a halo, a line": (halo_tiles.Choice(LINE, 1), IMAGES),
+    "tiles with a halo, pairs": (halo_tiles.Choice(PAIRS, 1), replace(IMAGES, channels=3)),
+    "windows": (matrix_tiles.Choice(SMALL, 1), IMAGES),
+    "windows, taps innermost": (matrix_tiles.Choice(FLAT, 1), replace(IMAGES, channels=3)),
+    "windows, slices": (matrix_tiles.Choice(SLICED, 1), IMAGES),
 }
 OF_A_RUN = [form for form in FORMS if form != "tiles with a halo, pairs"]
 """Those for weights that a run computes: `halo_units` pads constant ones alone to pairs."""
@@ -54,7 +54,7 @@ def forced() -> Iterator[None]:
 
 def force(device: str, choice: Choice) -> None:
     """Has convolutions computed so, in pieces, with as many filters a subgroup as are packed together."""
-    if isinstance(choice, halo_units.Choice):
+    if isinstance(choice, halo_tiles.Choice):
         tile = replace(choice.tile, pieces=2, sub_n=16)
         halo_units.forced = replace(choice, tile=tile)
     else:

@@ -35,7 +35,7 @@ from vkml import nn
 from vkml.engine import devices as device_registry
 from vkml.engine.sketch import Sketch
 from vkml.kernels import conv_units, matrix_units, packed_weights, range_sums
-from vkml.kernels.matrix_units import Choice, Tile
+from vkml.kernels.matrix_tiles import Choice, Tile
 from vkml.kernels.packed_weights import Fragment
 from vkml.kernels.spec import KernelSpec
 from vkml.kernels.views import View

@@ -19,7 +19,7 @@ from vkml.kernels import half_product, half_weights, padded_lines, sliced, split
 from vkml.kernels.bfloat16_units import NEEDS
 from vkml.kernels.gemm import CYCLES, LAUNCH, matrix_product
 from vkml.kernels.half_product import Tile
-from vkml.kernels.matrix_units import LONGEST_SUM
+from vkml.kernels.matrix_tiles import LONGEST_SUM
 from vkml.kernels.packed_weights import Fragment
 from vkml.kernels.slang import compile_kernel
 from vkml.kernels.slang import opcodes as op

@@ -20,7 +20,7 @@ from vkml.engine.weights import WeightStore
 from vkml.ir import Constant, DType, TensorType, dtypes
 from vkml.kernels import half_product, half_weights, sliced
 from vkml.kernels.gemm import Product, matrix_product
-from vkml.kernels.matrix_units import LONGEST_SUM, Tile
+from vkml.kernels.matrix_tiles import LONGEST_SUM, Tile
 from vkml.kernels.packed_weights import Fragment, PackedWeights, count_elements, padded
 from vkml.kernels.slang import compile_kernel
 from vkml.kernels.slang import opcodes as op

@@ -32,7 +32,7 @@ from vkml import vulkan
 from vkml.engine import devices as device_registry
 from vkml.engine.sketch import Sketch
 from vkml.kernels import halo_units
-from vkml.kernels.halo_units import Choice, Tile
+from vkml.kernels.halo_tiles import Choice, Tile
 from vkml.onnx import save_graph
 
 ROWS = Tile(2, 8, 2, 1, 2, 16, 2, 4)

@@ -23,6 +23,7 @@ from vkml.kernels import (
     gemm,
     gemv,
     half_product,
+    matrix_tiles,
     matrix_units,
     range_sums,
     sliced,
@@ -85,13 +86,13 @@ def of_few_rows(device: str, patch: pytest.MonkeyPatch) -> None:
 
 def of_units(device: str, patch: pytest.MonkeyPatch) -> None:
     fragments(device)  # skips where there are none
-    tile = matrix_units.Tile(16, 16, 2, 2, 32, 2, 1.0, 1.0)
-    patch.setattr(matrix_units, "forced", matrix_units.Choice(tile, 3))
+    tile = matrix_tiles.Tile(16, 16, 2, 2, 32, 2, 1.0, 1.0)
+    patch.setattr(matrix_units, "forced", matrix_tiles.Choice(tile, 3))
 
 
 def of_pieces(device: str, patch: pytest.MonkeyPatch) -> None:
     [fragment, *_] = fragments(device)
-    tile = matrix_units.Tile(fragment.m, 16, 2, 1, 32, 1, 1.0, 0.5, 2)
+    tile = matrix_tiles.Tile(fragment.m, 16, 2, 1, 32, 1, 1.0, 0.5, 2)
     patch.setattr(split_product, "forced", (tile, 3))
 
 

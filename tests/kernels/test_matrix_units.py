@@ -21,8 +21,8 @@ from vkml.engine import weights as weight_store
 from vkml.engine.sketch import Sketch
 from vkml.engine.weights import WeightStore
 from vkml.ir import Constant, TensorType, dtypes
-from vkml.kernels import gemm, matrix_units
-from vkml.kernels.matrix_units import Choice, Tile
+from vkml.kernels import gemm, matrix_tiles, matrix_units
+from vkml.kernels.matrix_tiles import Choice, Tile
 from vkml.kernels.packed_weights import Fragment, PackedWeights, count_elements, padded
 from vkml.kernels.spec import Dispatch
 from vkml.kernels.views import Buffer, BufferKind, View, contiguous
@@ -431,7 +431,7 @@ def test_weights_that_scales_do_not_suit_are_strict(value: float) -> None:
 
 def test_every_tile_fits_a_gpu_and_the_rule_takes_wide_ones_for_large_products() -> None:
     assert GPU.fragment is not None
-    assert all(tile.fits(GPU.fragment, GPU) for tile in matrix_units.TILES)
+    assert all(tile.fits(GPU.fragment, GPU) for tile in matrix_tiles.TILES)
     large, small = (
         matrix_units.choose(GPU, GPU.fragment, operands(m, 768, n)[0]) for m, n in ((4096, 3072), (128, 768))
     )
@@ -453,7 +453,7 @@ def test_long_sums_are_ranges_that_fill_the_device(m: int, n: int, k: int) -> No
     assert fragment is not None
     choice = matrix_units.choose(GPU, fragment, operands(m, k, n)[0])
     assert choice is not None
-    assert choice.longest_sum(k) <= matrix_units.LONGEST_SUM
+    assert choice.longest_sum(k) <= matrix_tiles.LONGEST_SUM
     groups = -(-m // choice.tile.m) * -(-n // choice.tile.n) * choice.splits
     assert groups >= 64
 

@@ -16,7 +16,7 @@ from vkml.engine import devices as device_registry
 from vkml.engine.sketch import Sketch
 from vkml.ir import TensorType, dtypes
 from vkml.kernels import half_weights, packed_weights, sliced
-from vkml.kernels.matrix_units import Tile
+from vkml.kernels.matrix_tiles import Tile
 from vkml.kernels.slang import compile_kernel
 from vkml.kernels.views import View
 from vkml.lowering.kept import forget_lowerings

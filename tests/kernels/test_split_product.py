@@ -19,7 +19,7 @@ from vkml.engine.sketch import Sketch
 from vkml.ir import TensorType, dtypes
 from vkml.kernels import gemm, sliced, split_product
 from vkml.kernels.gemm import Product
-from vkml.kernels.matrix_units import Tile
+from vkml.kernels.matrix_tiles import Tile
 from vkml.kernels.packed_weights import MATRIX_UNIT_NEEDS, Fragment
 from vkml.kernels.slang import compile_kernel
 from vkml.lowering import vulkan as lowering

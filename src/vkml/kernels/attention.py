@@ -30,7 +30,7 @@ from vkml.kernels.attention_variants import (
     ordered,
 )
 from vkml.kernels.candidates import Candidate, described
-from vkml.kernels.matrix_units import LEAST_FRAGMENT
+from vkml.kernels.matrix_tiles import LEAST_FRAGMENT
 from vkml.kernels.packed_weights import MATRIX_UNIT_NEEDS, Fragment
 from vkml.kernels.pointwise import emit_vector_store
 from vkml.kernels.views import View

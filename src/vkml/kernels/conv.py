@@ -15,7 +15,16 @@ from vkml.ir.lowering import CannotLower
 from vkml.ir.scalar import arithmetic_type
 from vkml.ir.size import typical
 from vkml.ir.windows import Windows
-from vkml.kernels import channel_means, conv_units, direct_conv, gemm, halo_units, matrix_units, separable
+from vkml.kernels import (
+    channel_means,
+    conv_units,
+    direct_conv,
+    gemm,
+    halo_tiles,
+    halo_units,
+    matrix_units,
+    separable,
+)
 from vkml.kernels.candidates import Candidate, described
 from vkml.kernels.depthwise import depthwise
 from vkml.kernels.gemm import (
@@ -33,7 +42,7 @@ from vkml.kernels.gemm import (
     tiled_candidates,
 )
 from vkml.kernels.links import Link
-from vkml.kernels.matrix_units import Choice
+from vkml.kernels.matrix_tiles import Choice
 from vkml.kernels.views import View
 from vkml.kernels.writer import KernelWriter
 
@@ -104,7 +113,7 @@ def conv(
 
         return Candidate(choice.label(), choice.time, emit, choice.tile.label())
 
-    def on_halos(choice: halo_units.Choice) -> Candidate:
+    def on_halos(choice: halo_tiles.Choice) -> Candidate:
         def emit() -> list[View]:
             _add_bias(build, bias, space, result)
             return halo_units.launch(build, product, x, weight, windows, geometry, choice)

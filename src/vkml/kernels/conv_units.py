@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from vkml.ir import TensorType, dtypes
 from vkml.ir.size import Size, is_multiple, typical
 from vkml.ir.windows import Windows
-from vkml.kernels import matrix_units, range_sums
+from vkml.kernels import matrix_tiles, matrix_units, range_sums
 from vkml.kernels.gemm import Product, estimate_ordinary
-from vkml.kernels.matrix_units import Choice, Tile, define, why_no_units, why_not_chosen
+from vkml.kernels.matrix_tiles import Choice, Tile
+from vkml.kernels.matrix_units import define, why_no_units, why_not_chosen
 from vkml.kernels.packed_weights import (
     COLUMN_PADDING,
     MATRIX_UNIT_NEEDS,
@@ -31,12 +32,12 @@ from vkml.kernels.views import View
 from vkml.kernels.writer import KernelWriter, multiply_add, template
 
 if TYPE_CHECKING:
-    from vkml.kernels import halo_units
+    from vkml.kernels import halo_tiles
     from vkml.lowering.target import Target
     from vkml.lowering.vulkan_builder import VulkanBuilder
 
 TILES = (
-    *matrix_units.TILES,
+    *matrix_tiles.TILES,
     # For 64 filters, for which half of a wider tile works for nothing. Swept on an H200 (56², 32 images):
     # 0.68 and 0.76 times as long for 64→64 and 256→64 1×1; its step is the wider one's in that proportion.
     Tile(64, 32, 2, 1, 32, 2, 0.887, 0.63),
@@ -104,7 +105,7 @@ def estimate_otherwise(target: Target, product: Product) -> float:
     ordinary = estimate_ordinary(target, product)
     if not target.strict_fp32:
         return ordinary
-    stored = 4 * typical(product.batch * product.m * product.n) / matrix_units.STORED
+    stored = 4 * typical(product.batch * product.m * product.n) / matrix_tiles.STORED
     return STRICT_LONGER * (ordinary + stored)
 
 
@@ -188,7 +189,7 @@ def launch(
     define(writer, fragment, choice, (m, filters, product.k), pointers)
     shape = tile.n, tile.m
     partials = emit_finish(build, writer, product, splits, shape, tile.threads(fragment), outputs, epilogue)
-    kernels = "matrix_units_windows", "unit_weights", "matrix_units"
+    kernels = "matrix_units_windows", "unit_weights", "tile_bands", "matrix_units"
     tiles = -(-m // tile.m) * -(-filters // tile.n)
     emit(build, writer, product, weight, kernels, choice, tiles, tile.pieces)
     if partials is not None:
@@ -224,7 +225,7 @@ def emit(
     product: Product,
     weight: View,
     files: Sequence[str],
-    choice: Choice | halo_units.Choice,
+    choice: Choice | halo_tiles.Choice,
     tiles: int,
     pieces: int = 1,
 ) -> None:
@@ -346,8 +347,8 @@ def _choices(target: Target, m: int, n: int, k: int, forced: Choice | None) -> t
 def _estimate(target: Target, fragment: Fragment, choice: Choice, m: int, n: int, k: int) -> float:
     """Microseconds; what is before a workgroup's steps is as if it had read all of its rows once."""
     tile, splits = choice.tile, choice.splits
-    read = 4 * tile.m * -(-k // splits) * matrix_units.resident(target, fragment, tile) / READ_BY_ONE
-    return matrix_units.estimate_waves(target, fragment, tile, splits, m, n, k, LOOK + read)
+    read = 4 * tile.m * -(-k // splits) * matrix_tiles.resident(target, fragment, tile) / READ_BY_ONE
+    return matrix_tiles.estimate_waves(target, fragment, tile, splits, m, n, k, LOOK + read)
 
 
 def _has_taps_innermost(x: View, weight: View) -> bool:

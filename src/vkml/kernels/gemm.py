@@ -259,9 +259,13 @@ def launch(
             f"    store{name}({product.coordinates}, x);\n}}"
         )
     writer.text(f"#define STORES_FOUR {int(stores_four)}")
-    writer.text((template("byte_windows") if a.form == "windows" else "") + template(kernel))
-    if kernel != "bfloat16_units":
-        writer.text(template("tile_loads"))
+    windows = ("byte_windows",) if a.form == "windows" else ()
+    files = {
+        "bfloat16_units": ("bfloat16_units",),
+        "byte_units": (*windows, "tile_bands", "byte_units", "tile_loads"),
+        "gemm": ("gemm", "tile_loads"),
+    }[kernel]
+    writer.text("".join(map(template, files)))
     groups = (-(-product.n // tile.n), -(-product.m // tile.m), product.batch * splits)
     build.emit(
         writer.finish(
@@ -381,7 +385,7 @@ def _estimates(target: Target, product: Product) -> Iterator[tuple[float, Tile, 
     The model: workgroups run in waves of `target.processors`; a workgroup's time is its multiply-adds over
     its tile's efficiency plus a fixed start; what adding up ranges of K takes is `range_sums`' affair.
     """
-    itemsize = product.accumulator.storage.itemsize
+    itemsize = product.accumulator.itemsize
     batch, m, n, k = (typical(size) for size in (product.batch, product.m, product.n, product.k))
     for tile in TILES:
         if tile.threads > target.max_invocations or tile.shared_bytes(itemsize) > target.shared_bytes:

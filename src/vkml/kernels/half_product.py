@@ -10,7 +10,7 @@ from vkml.ir import dtypes
 from vkml.ir.size import Size
 from vkml.ir.wording import counted
 from vkml.kernels.gemm import CYCLES, LAUNCH, Product
-from vkml.kernels.matrix_units import LEAST_FRAGMENT, LONGEST_SUM
+from vkml.kernels.matrix_tiles import LEAST_FRAGMENT, LONGEST_SUM
 from vkml.kernels.packed_weights import UNIT_NEEDS, Fragment
 from vkml.kernels.padded_lines import can_be_padded, has_lines, is_aligned, microseconds
 from vkml.kernels.results import add_partials, emit_finish

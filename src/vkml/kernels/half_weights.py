@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from vkml.dataclasses import dataclass
 from vkml.ir.size import Size, is_multiple, typical
 from vkml.ir.wording import counted
-from vkml.kernels import matrix_units, range_sums
+from vkml.kernels import matrix_tiles, matrix_units, range_sums
 from vkml.kernels.gemm import LAUNCH, Product, estimate_ordinary
 from vkml.kernels.half_product import WORD, fragment_of, is_readable, lines_of, padding, readable
-from vkml.kernels.matrix_units import LEAST_FRAGMENT, LINE_TILES, LONGEST_SUM, Tile
+from vkml.kernels.matrix_tiles import LEAST_FRAGMENT, LINE_TILES, LONGEST_SUM, Tile
 from vkml.kernels.packed_weights import K_PADDING, Fragment, batch_words, boolean, padded
 from vkml.kernels.packed_weights import packing as packing_elements
 from vkml.kernels.padded_lines import MOST_ELEMENTS
@@ -27,7 +27,7 @@ forced: tuple[Tile, int] | None = None
 
 
 @dataclass(frozen=True)
-class Choice(matrix_units.Choice):
+class Choice(matrix_tiles.Choice):
     """A tile, a number of ranges of K, and the microseconds that are expected."""
 
     def label(self) -> str:
@@ -98,8 +98,8 @@ def _all(target: Target, fragment: Fragment, product: Product, a: View, b: View)
             tile,
             splits,
             time=passes
-            + matrix_units.estimate_lines(
-                target, fragment, tile, splits, (batch, m, n, k), product.result.dtype.storage.itemsize
+            + matrix_tiles.estimate_lines(
+                target, fragment, tile, splits, (batch, m, n, k), product.result.dtype.itemsize
             )
             + range_sums.microseconds(
                 target, product, splits, (tile.m, tile.n), tile.threads(fragment), is_measured=False
@@ -107,7 +107,7 @@ def _all(target: Target, fragment: Fragment, product: Product, a: View, b: View)
         )
         for tile in TILES
         if fits(tile, fragment, target, a) and padded(k, K_PADDING) % tile.step_k == 0
-        for splits in matrix_units.ranges(target, tile, m, n, k, batch)
+        for splits in matrix_tiles.ranges(target, tile, m, n, k, batch)
     ]
 
 
@@ -148,6 +148,7 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
         "matrix_units_unscaled",
         "matrix_units_results",
         "unit_weights",
+        "tile_bands",
         "matrix_units",
         "shared_results",
     )

@@ -8,7 +8,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vkml.ir.wording import counted
-from vkml.kernels import gemm, gemv, half_product, half_weights, matrix_units, sliced, split_product
+from vkml.kernels import (
+    gemm,
+    gemv,
+    half_product,
+    half_weights,
+    matrix_tiles,
+    matrix_units,
+    sliced,
+    split_product,
+)
 from vkml.kernels.candidates import Candidate, described
 from vkml.kernels.gemm import CYCLES, LAUNCH, Product
 from vkml.kernels.unit_tiles import Choice
@@ -73,7 +82,7 @@ def _candidates(build: VulkanBuilder, product: Product, a: View, b: View) -> Ite
 
 
 def _on_units(
-    build: VulkanBuilder, product: Product, a: View, b: View, choice: matrix_units.Choice
+    build: VulkanBuilder, product: Product, a: View, b: View, choice: matrix_tiles.Choice
 ) -> Candidate:
     return Candidate(
         choice.label(),

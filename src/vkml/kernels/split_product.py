@@ -8,16 +8,9 @@ from vkml.dataclasses import dataclass
 from vkml.ir import dtypes
 from vkml.ir.size import Size
 from vkml.ir.wording import counted
-from vkml.kernels import matrix_units, range_sums
+from vkml.kernels import matrix_tiles, matrix_units, range_sums
 from vkml.kernels.gemm import LAUNCH, Product, estimate_ordinary, matrix_operand
-from vkml.kernels.matrix_units import (
-    LEAST_FRAGMENT,
-    LONGEST_SUM,
-    Tile,
-    estimate_lines,
-    fits_lines,
-    splitting,
-)
+from vkml.kernels.matrix_tiles import LEAST_FRAGMENT, LONGEST_SUM, Tile, estimate_lines, fits_lines, splitting
 from vkml.kernels.packed_weights import (
     COLUMN_PADDING,
     MATRIX_UNIT_NEEDS,
@@ -40,7 +33,7 @@ LARGEST_PIECES = 1 << 28
 """Bytes: an operand of more stays whole, for its pieces would be as large once more."""
 
 TILES = (
-    *matrix_units.LINE_TILES,
+    *matrix_tiles.LINE_TILES,
     Tile(48, 32, 8, 1, 64, 2, 1.58, 1.0, 2, 3.5),
     Tile(48, 32, 4, 1, 32, 2, 0.90, 0.60, 2),
     Tile(32, 32, 8, 1, 64, 2, 1.23, 1.0, 2),
@@ -56,7 +49,7 @@ forced: tuple[Tile, int] | None = None
 
 
 @dataclass(frozen=True)
-class Choice(matrix_units.Choice):
+class Choice(matrix_tiles.Choice):
     """A tile, a number of ranges of K, and the microseconds that are expected, passes included."""
 
     def label(self) -> str:
@@ -125,7 +118,7 @@ def choices(target: Target, product: Product, *, has_kept: bool = False) -> list
         )
         for tile in TILES
         if tile.pieces == pieces and fits(tile, fragment, target)
-        for splits in matrix_units.ranges(target, tile, m, n, k, batch)
+        for splits in matrix_tiles.ranges(target, tile, m, n, k, batch)
     ]
     return [choice for choice in found if pieces == 2 or choice.longest_sum(k) <= LONGEST_SUM]
 
@@ -169,6 +162,7 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
         "matrix_units_guard",
         "matrix_units_results",
         "unit_weights",
+        "tile_bands",
         "matrix_units",
         "shared_results",
         "exact_results",
