@@ -5,6 +5,8 @@ DRIVERS := .vkml-drivers
 # xdist's processes; more arguments for pytest in TESTS, as in: make test TESTS="-k conv tests/ops"
 PROCESSES ?= 2
 TESTS ?=
+# Bytecode is kept whatever the environment says: hundreds of processes of the tests import the same modules.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help demo test test-cpu lint format docs bench clean
 

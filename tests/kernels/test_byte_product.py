@@ -18,7 +18,6 @@ from vkml.ir import Constant, DType, TensorType, dtypes
 from vkml.ir.windows import Windows
 from vkml.kernels import byte_product, byte_units, gemm
 from vkml.kernels.byte_blocks import in_blocks, shape_of
-from vkml.kernels.byte_product import NEEDS
 from vkml.kernels.byte_units import Tile
 from vkml.kernels.packed_weights import Fragment
 from vkml.kernels.slang import compile_kernel
@@ -27,7 +26,7 @@ from vkml.kernels.spec import Dispatch
 from vkml.kernels.views import Buffer, BufferKind, View, contiguous
 from vkml.lowering import passes_over_operands
 from vkml.lowering.kept import forget_lowerings
-from vkml.lowering.target import Target
+from vkml.lowering.target import BYTE_NEEDS, Target
 from vkml.lowering.vulkan_builder import VulkanBuilder
 from vkml.onnx import save_graph
 
@@ -416,7 +415,9 @@ def test_constants_in_blocks() -> None:
 
 
 FRAGMENT = Fragment(16, 8, 32, 32, "int8")
-GPU = Target(frozenset((*byte_units.NEEDS, *NEEDS)), 256, 49152, 1024, 32, 65535, 132, byte_fragment=FRAGMENT)
+GPU = Target(
+    frozenset((*byte_units.NEEDS, *BYTE_NEEDS)), 256, 49152, 1024, 32, 65535, 132, byte_fragment=FRAGMENT
+)
 
 
 def launches_of(target: Target, m: int, k: int, n: int, types: tuple[DType, DType]) -> list[Dispatch]:

@@ -22,9 +22,9 @@ Doubles = npt.NDArray[np.float64]
 
 @pytest.fixture(autouse=True)
 def everywhere() -> Iterator[None]:
-    row_prologue.everywhere = True
+    row_prologue.forced = True
     yield
-    row_prologue.everywhere = False
+    row_prologue.forced = None
 
 
 def normal(seed: int, *shape: int) -> Array:
@@ -171,7 +171,7 @@ def test_products_of_many_workgroups_leave_it_to_one_launch(
     vulkan_device_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More than any device has at once."""
-    row_prologue.everywhere = False
+    row_prologue.forced = None
     monkeypatch.setattr(row_prologue, "RESIDENT_GROUPS", 0)
     layer = Layer("RMSNormalization", normal(1, 1, 64))
     weights = normal(4, 64, 6000)

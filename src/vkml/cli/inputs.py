@@ -137,7 +137,7 @@ def random_value(info: InputInfo, dimensions: Mapping[str, int], generator: np.r
     shape = tuple(each if isinstance(each, int) else dimensions.get(each or "", 1) for each in info.shape)
     dtype = element_type(info)
     # Random numbers are made in 64 bits.
-    _check_memory(info, shape, math.prod(shape) * max(dtype.storage.itemsize, 8))
+    _check_memory(info, shape, math.prod(shape) * max(dtype.itemsize, 8))
     if dtype.kind == "s":
         return np.full(shape, "", dtype=object)
     if dtype.is_float or dtype.kind == "c":

@@ -1,1 +1,1 @@
-"""TBD"""
+"""Sessions: models are prepared, planned, placed on devices, recorded once and run."""

@@ -42,7 +42,7 @@ class DeviceArray:
         if dtype.kind == "s":
             raise InvalidArgument("strings live on the CPU only")
         self.device, self.dtype, self.shape = device, dtype, shape
-        self.nbytes = math.prod(shape) * dtype.storage.itemsize
+        self.nbytes = math.prod(shape) * dtype.itemsize
         """Bytes that its elements take."""
         pool = _pools.get(device) or _pools.setdefault(device, _Pool())
         self._memory = memory = pool.take(device, self.nbytes)

@@ -102,11 +102,10 @@ class Choice:
     def multiplies_bytes(self) -> bool:
         """Whether all of the devices multiply 8-bit integers as such."""
         from vkml.cpu.native.executable import instruction_set
-        from vkml.kernels.byte_product import NEEDS
 
         if not self.gpus:
             return instruction_set() is not None
-        return all(target_of(info).capabilities >= NEEDS for info in self.gpus)
+        return all(target_of(info).multiplies_bytes for info in self.gpus)
 
     @property
     def multiplies_depthwise_bytes(self) -> bool:

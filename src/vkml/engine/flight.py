@@ -330,7 +330,7 @@ class Flight(Turn):
         shape = tuple([concrete(dim, known) for dim in type_.dims])
         if found is None or found.shape != shape:
             self._held.pop(name, None)
-            if int(np.prod(shape, dtype=np.int64)) * type_.dtype.storage.itemsize < least:
+            if int(np.prod(shape, dtype=np.int64)) * type_.dtype.itemsize < least:
                 self._small.add(name)
                 return None
             found = self._held[name] = DeviceArray(program.on, type_.dtype, shape)

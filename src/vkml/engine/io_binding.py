@@ -254,7 +254,7 @@ def _memory(device_type: str, device_id: int, element_type: Any, shape: Sequence
         if dtype.kind == "s":
             raise InvalidArgument("strings are bound as arrays, not by their address")
         count = int(np.prod(sizes, dtype=np.int64))
-        memory = (ctypes.c_char * (count * dtype.storage.itemsize)).from_address(address)
+        memory = (ctypes.c_char * (count * dtype.itemsize)).from_address(address)
         array: Array = np.frombuffer(memoryview(memory), dtype.storage).reshape(sizes)
         return array
     found = at_address(device, address)

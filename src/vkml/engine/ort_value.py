@@ -101,7 +101,7 @@ class OrtValue:
             onnx_element_type: ONNX's number of the type.
         """
         array, dtype = as_array(data, "the value", "C"), dtype_of(onnx_element_type)
-        if dtype.kind == "s" or array.dtype.hasobject or dtype.storage.itemsize != array.itemsize:
+        if dtype.kind == "s" or array.dtype.hasobject or dtype.itemsize != array.itemsize:
             raise InvalidArgument(
                 f"elements of {8 * array.itemsize} bits are not to be taken for {dtype.name}"
             )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from vkml import kernels
 from vkml.cpu.native.executable import instruction_set
 from vkml.cpu.pool import shared_pool
 from vkml.engine.ahead import compiled_ahead
@@ -25,7 +26,6 @@ from vkml.ir.lowering import CannotLower
 from vkml.ir.size import Sizes
 from vkml.ir.size_terms import Symbol
 from vkml.ir.wording import counted
-from vkml.kernels.attention import device_refusal
 from vkml.lowering.cpu import CpuProgram, compile_cpu
 from vkml.lowering.vulkan import Piece, lower, refusals
 from vkml.passes import (
@@ -96,9 +96,8 @@ def _make_plan(
         graph = graph if simplified is graph else remove_dead(simplified)
     if sizes is None and _stays_on_host(graph, placement):
         placement = replace(placement, sites=())
-    has_units = any(not device_refusal(site.target) for site in placement.sites)
-    if optimise and not (has_units or placement.named or placement.assigned):
-        graph = fuse_attention(graph, _of_halves)
+    if optimise and not (placement.named or placement.assigned):
+        graph = fuse_attention(graph, lambda found: _of_halves(found, placement))
     graph = expand_steps(
         graph,
         lambda graph, found: _with_kernels(found, graph, placement, options),
@@ -180,12 +179,15 @@ def _stays_on_host(graph: Graph, placement: Placement) -> bool:
     return all(type_.is_static and type_.elements <= limit for type_ in graph.types.values())
 
 
-def _of_halves(found: Sequence[Candidate]) -> set[str]:
-    """The results of attentions of float16: as one node they are computed in float32 and rounded once.
+def _of_halves(found: Sequence[Candidate], placement: Placement) -> set[str]:
+    """The results of attentions of float16 where no device has units for attention.
 
-    Devices without units multiply in float32 anyway: 12 heads of 512 rows take 4.7 ms of processor time so
-    (Zen 5), and 9.0 with scores and probabilities of float16 in between.
+    As one node they are computed in float32 and rounded once. Such devices multiply in float32 anyway: 12
+    heads of 512 rows take 4.7 ms of processor time so (Zen 5), and 9.0 with scores and probabilities of
+    float16 in between.
     """
+    if any(not kernels.attention.device_refusal(site.target) for site in placement.sites):
+        return set()
     return {each.node.key for each in found if each.dtype == dtypes.FLOAT16}
 
 

@@ -229,9 +229,9 @@ class Bench:
     def _record_patterns(self, recorder: CommandRecorder, operands: Mapping[Buffer, View]) -> None:
         assert self._memory is not None
         for buffer, view in operands.items():
-            if view.dtype.storage.kind != "f" or view.dtype.storage.itemsize not in (2, 4):
+            if view.dtype.storage.kind != "f" or view.dtype.itemsize not in (2, 4):
                 continue  # zeros: integers may be indices
-            start = _PATTERN_BYTES if view.dtype.storage.itemsize == 2 else 0
+            start = _PATTERN_BYTES if view.dtype.itemsize == 2 else 0
             for at in range(0, buffer.bytes, _PATTERN_BYTES):
                 size = min(_PATTERN_BYTES, buffer.bytes - at)
                 recorder.copy(self._patterns, start, self._memory, self._places[buffer] + at, size)

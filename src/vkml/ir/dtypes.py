@@ -6,14 +6,15 @@ in a byte or more; only files and devices pack several into one (see `vkml.ir.pa
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from vkml import errors
 from vkml.dataclasses import dataclass
 from vkml.errors import InvalidGraph
+from vkml.ir.lazy import lazy
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,13 +28,20 @@ class DType:
     bits: int
     kind: str
     """'f' float, 'i' signed, 'u' unsigned, 'b' bool, 'c' complex, 's' string."""
-    storage: np.dtype[Any]
-    """NumPy dtype of the array that carries it, one element of the array an element."""
+    numpy_name: str
+    """Name of its `storage`."""
+    is_native: bool
+    """Whether it is one of NumPy's own types (false for bfloat16, float8 and smaller)."""
 
-    @property
-    def is_native(self) -> bool:
-        """Whether it is one of NumPy's own types (false for bfloat16, float8 and smaller)."""
-        return self.bits > 0 and self.storage.isbuiltin == 1
+    @lazy
+    def storage(self) -> np.dtype[Any]:
+        """NumPy dtype of the array that carries it, one element of the array an element."""
+        if self.is_native or self.bits == 0:
+            return np.dtype(self.numpy_name)
+        import ml_dtypes  # takes 10 ms, and few models have such types
+
+        foreign: np.dtype[Any] = np.dtype(getattr(ml_dtypes, self.numpy_name))
+        return foreign
 
     @property
     def is_packed(self) -> bool:
@@ -57,7 +65,7 @@ class DType:
     @property
     def itemsize(self) -> int:
         """Bytes of an element of an array."""
-        return self.storage.itemsize
+        return (self.bits + 7) // 8 or self.storage.itemsize
 
     @property
     def is_complex(self) -> bool:
@@ -72,10 +80,6 @@ class DType:
     def is_integer(self) -> bool:
         return self.kind in "iu"
 
-    @property
-    def numpy_name(self) -> str:
-        return self.storage.name
-
     def bytes_for(self, elements: int) -> int:
         """Bytes that `elements` elements take in files and on devices, packed where the type is."""
         return (elements * self.bits + 7) // 8
@@ -84,8 +88,12 @@ class DType:
         return self.name
 
 
-def _make(name: str, code: int, bits: int, kind: str, storage: Any) -> DType:
-    return DType(name, code, bits, kind, np.dtype(storage))
+def _make(name: str, code: int, bits: int, kind: str, numpy_type: type) -> DType:
+    return DType(name, code, bits, kind, np.dtype(numpy_type).name, bits > 0)
+
+
+def _make_foreign(name: str, code: int, bits: int, kind: str, ml_dtypes_name: str = "") -> DType:
+    return DType(name, code, bits, kind, ml_dtypes_name or name, is_native=False)
 
 
 FLOAT32 = _make("float", 1, 32, "f", np.float32)
@@ -103,17 +111,17 @@ UINT32 = _make("uint32", 12, 32, "u", np.uint32)
 UINT64 = _make("uint64", 13, 64, "u", np.uint64)
 COMPLEX64 = _make("complex64", 14, 64, "c", np.complex64)
 COMPLEX128 = _make("complex128", 15, 128, "c", np.complex128)
-BFLOAT16 = _make("bfloat16", 16, 16, "f", ml_dtypes.bfloat16)
-FLOAT8E4M3FN = _make("float8e4m3fn", 17, 8, "f", ml_dtypes.float8_e4m3fn)
-FLOAT8E4M3FNUZ = _make("float8e4m3fnuz", 18, 8, "f", ml_dtypes.float8_e4m3fnuz)
-FLOAT8E5M2 = _make("float8e5m2", 19, 8, "f", ml_dtypes.float8_e5m2)
-FLOAT8E5M2FNUZ = _make("float8e5m2fnuz", 20, 8, "f", ml_dtypes.float8_e5m2fnuz)
-UINT4 = _make("uint4", 21, 4, "u", ml_dtypes.uint4)
-INT4 = _make("int4", 22, 4, "i", ml_dtypes.int4)
-FLOAT4E2M1 = _make("float4e2m1", 23, 4, "f", ml_dtypes.float4_e2m1fn)
-FLOAT8E8M0 = _make("float8e8m0", 24, 8, "f", ml_dtypes.float8_e8m0fnu)
-UINT2 = _make("uint2", 25, 2, "u", ml_dtypes.uint2)
-INT2 = _make("int2", 26, 2, "i", ml_dtypes.int2)
+BFLOAT16 = _make_foreign("bfloat16", 16, 16, "f")
+FLOAT8E4M3FN = _make_foreign("float8e4m3fn", 17, 8, "f", "float8_e4m3fn")
+FLOAT8E4M3FNUZ = _make_foreign("float8e4m3fnuz", 18, 8, "f", "float8_e4m3fnuz")
+FLOAT8E5M2 = _make_foreign("float8e5m2", 19, 8, "f", "float8_e5m2")
+FLOAT8E5M2FNUZ = _make_foreign("float8e5m2fnuz", 20, 8, "f", "float8_e5m2fnuz")
+UINT4 = _make_foreign("uint4", 21, 4, "u")
+INT4 = _make_foreign("int4", 22, 4, "i")
+FLOAT4E2M1 = _make_foreign("float4e2m1", 23, 4, "f", "float4_e2m1fn")
+FLOAT8E8M0 = _make_foreign("float8e8m0", 24, 8, "f", "float8_e8m0fnu")
+UINT2 = _make_foreign("uint2", 25, 2, "u")
+INT2 = _make_foreign("int2", 26, 2, "i")
 
 ALL: tuple[DType, ...] = tuple(value for value in list(globals().values()) if isinstance(value, DType))
 UNDEFINED = _make("undefined", 0, 0, "?", np.object_)
@@ -121,7 +129,8 @@ UNDEFINED = _make("undefined", 0, 0, "?", np.object_)
 _BY_CODE = {dtype.code: dtype for dtype in ALL}
 _NOT_YET = {27: "float6e2m3", 28: "float6e3m2"}
 """Element types of ONNX that vkml does not have."""
-_BY_NUMPY = {dtype.storage: dtype for dtype in ALL}
+_BY_NUMPY = {dtype.storage: dtype for dtype in ALL if dtype.is_native}
+_FOREIGN = {dtype.numpy_name: dtype for dtype in ALL if not dtype.is_native}
 
 FLOATS = (FLOAT16, BFLOAT16, FLOAT32, FLOAT64)
 """Floats that operators compute with; those of 16 bits as float32, rounded once."""
@@ -151,13 +160,32 @@ def from_code(code: int) -> DType:
 
 def from_numpy(dtype: Any) -> DType:
     """The element type whose elements arrays of a NumPy `dtype` hold."""
+    if isinstance(dtype, str) and dtype in _FOREIGN:
+        return _FOREIGN[dtype]
     dtype = np.dtype(dtype)
-    found = _BY_NUMPY.get(dtype.newbyteorder("=") if dtype.byteorder == ">" else dtype)
+    native = dtype.newbyteorder("=") if dtype.byteorder == ">" else dtype
+    found = _BY_NUMPY.get(native)
+    if found is None and dtype.isbuiltin == 2:
+        found = _foreign_by_numpy().get(native)
     if found is None:
         if dtype.kind in "US":
             return STRING
         raise InvalidGraph(f"NumPy type {dtype} has no ONNX element type")
     return found
+
+
+@functools.cache
+def _foreign_by_numpy() -> dict[np.dtype[Any], DType]:
+    return {dtype.storage: dtype for dtype in _FOREIGN.values()}
+
+
+def finfo(dtype: DType) -> Any:
+    """As `numpy.finfo`, of the floats that `ml_dtypes` adds, too."""
+    if dtype.is_native:
+        return np.finfo(dtype.storage)
+    import ml_dtypes
+
+    return ml_dtypes.finfo(dtype.storage)  # type: ignore[no-untyped-call]
 
 
 def complex_of(dtype: DType) -> DType:

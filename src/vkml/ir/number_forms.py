@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-import ml_dtypes
-
 from vkml.ir import scalar
 from vkml.ir.dtypes import (
     BFLOAT16,
@@ -17,6 +15,7 @@ from vkml.ir.dtypes import (
     FLOAT32,
     UINT32,
     DType,
+    finfo,
 )
 from vkml.ir.scalar import Scalar, compare, constant, test, view, where
 
@@ -36,7 +35,7 @@ def rounded(x: Scalar, dtype: DType, *, saturate: bool = True) -> Scalar:
         saturate: whether float8 keeps to its finite numbers; else what is beyond them becomes infinity, or
             NaN where the type has none. bfloat16 always has infinity, float4 never.
     """
-    info = ml_dtypes.finfo(dtype.storage)  # type: ignore[no-untyped-call]
+    info = finfo(dtype)
     bits = view(x, UINT32)
     sign, size = bits & _SIGN, bits & _SIZE
     # Half of the last place that stays, less one bit where that is even: a carry goes into the exponent.

@@ -149,7 +149,7 @@ class TensorType(ValueType):
     @property
     def host_bytes(self) -> int:
         """What a NumPy array of it takes, where no two elements share a byte."""
-        return self.elements * self.dtype.storage.itemsize
+        return self.elements * self.dtype.itemsize
 
     def admits_shape_of(self, found: TensorType) -> bool:
         """Whether a value of the type `found` may have this shape; open sizes admit any."""

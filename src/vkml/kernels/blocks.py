@@ -52,7 +52,7 @@ _VECTOR = 4
 _MOST_WHOLE = 4
 """Operands of which a thread keeps whole blocks of `_SIDE` in registers; of more, those are smaller."""
 _WARP = 32
-forced = False
+forced: bool | None = None
 """For tests: whether threads have blocks wherever operands lie along different axes, whatever their sizes."""
 _NEAR_COLUMNS = 4
 """Threads of a warp that are beside one another along columns, where these are vectors."""

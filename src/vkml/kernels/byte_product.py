@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from vkml.lowering.vulkan_builder import VulkanBuilder
 
 Array = np.ndarray[Any, Any]
-NEEDS = frozenset(("int8", "storage_8bit", "integer_dot"))
-"""Capabilities of a device whose products of quantised numbers are such."""
 GATHERED = 8.1
 """Words that a processor multiplies in a cycle where their bytes are gathered one by one (8191³ on an H200);
 what that takes is saved, but for a seventh, where they are read as words."""

@@ -232,7 +232,7 @@ def _along_n(build: VulkanBuilder, product: Product, b: View, width: int) -> lis
         return [Shape(min(THREADS, target.max_invocations), LEAST_LANES, UNROLL[0], 1)]
     size = b.itemsize * k * typical(product.n * product.batch)
     is_normalised = build.stand_ins.normalised_rows is not None
-    itemsize = product.accumulator.storage.itemsize
+    itemsize = product.accumulator.itemsize
     found: dict[Shape, float] = {}
     # Elements of A are loaded for each vector of the matrix, the same ones by a subgroup that has one row.
     is_long = typical(b.strides[1]) * b.itemsize >= FAR or (b.itemsize < 4 and product.m > 2)

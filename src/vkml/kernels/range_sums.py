@@ -77,7 +77,7 @@ def neighbours(product: Product, tile: tuple[int, int]) -> int:
     """How many neighbours of a row are loaded and stored at once by who comes last."""
     last = product.space[-1] if product.space else product.n
     is_whole = all(is_multiple(size, 4) for size in (product.n, last, tile[1]))
-    return 4 if is_whole and product.accumulator.storage.itemsize <= 4 else 1
+    return 4 if is_whole and product.accumulator.itemsize <= 4 else 1
 
 
 def at_once(splits: int) -> int:

@@ -110,7 +110,7 @@ def emit_ranges(
         Where the sums of the ranges are, for `add_partials`; None where they are joined.
     """
     dtype = product.accumulator
-    type_, itemsize = compute_type(dtype), dtype.storage.itemsize
+    type_, itemsize = compute_type(dtype), dtype.itemsize
     partials = build.scratch(TensorType(dtype, (splits, product.batch, product.m, product.n)))
     batches, rows, columns = map(writer.constant, (product.batch, product.m, product.n))
     is_joined = range_sums.joins(build.target, product, splits, tile, threads, is_measured=is_measured)

@@ -24,7 +24,7 @@ MOST_STEPS = 16
 RESIDENT_GROUPS = 8
 """Workgroups that a processor has at a time: what more of them computed again would be time of its own."""
 
-everywhere = False
+forced: bool | None = None
 """For tests: whether also where a launch of its own is the faster."""
 
 
@@ -69,7 +69,7 @@ class RowPrologue:
             return f"{rows} × {length} elements"
         if length > MOST_STEPS * threads:
             return f"rows of {length} elements"
-        if not everywhere and groups > RESIDENT_GROUPS * target.processors:
+        if not forced and groups > RESIDENT_GROUPS * target.processors:
             return f"{groups} workgroups, each of which would compute them"
         return ""
 

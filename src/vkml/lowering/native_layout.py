@@ -97,7 +97,7 @@ def access_of(view: View) -> Access:
 @functools.cache
 def is_stored(dtype: DType) -> bool:
     """Whether machine code can move elements of a type, computing apart: one each 1, 2, 4 or 8 bytes."""
-    return dtype != dtypes.STRING and not dtype.is_packed and dtype.storage.itemsize <= 8
+    return dtype != dtypes.STRING and not dtype.is_packed and dtype.itemsize <= 8
 
 
 def word_of(view: View) -> Access:

@@ -10,6 +10,9 @@ from vkml.kernels.candidates import Picks
 from vkml.kernels.fragment_layout import FragmentLayouts
 from vkml.kernels.packed_weights import Fragment
 
+BYTE_NEEDS = frozenset(("int8", "storage_8bit", "integer_dot"))
+"""Capabilities of a device whose products of quantised numbers are such."""
+
 
 @dataclass(frozen=True)
 class Target:
@@ -41,6 +44,11 @@ class Target:
     """Which elements of a fragment each lane holds, where that is a formula; asks the device."""
     holds_elements_once: Callable[[Fragment], bool] = field(default=lambda fragment: True, compare=False)
     """Whether a subgroup's lanes share a fragment's elements, as packed weights want it; asks the device."""
+
+    @property
+    def multiplies_bytes(self) -> bool:
+        """Whether it multiplies 8-bit integers as such."""
+        return self.capabilities >= BYTE_NEEDS
 
     @property
     def policy(self) -> str:

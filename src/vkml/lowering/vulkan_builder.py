@@ -5,55 +5,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import ModuleType
 
 import numpy as np
 
+from vkml import kernels
 from vkml.ir import Constant, DType, Graph, Node, TensorType, Value, dtypes, find
 from vkml.ir.lowering import CannotLower, Scoring, Table, all_given
 from vkml.ir.size import Size, is_deciding
 from vkml.ir.windows import Windows
-from vkml.kernels import (
-    attention,
-    attention_gradients,
-    bfloat16_units,
-    block_product,
-    blocks,
-    byte_product,
-    byte_units,
-    channel_means,
-    conv,
-    conv_transpose,
-    decode_attention,
-    direct_conv,
-    gather,
-    gemm,
-    gemv,
-    half_product,
-    half_weights,
-    halo_units,
-    index,
-    matmul,
-    matrix_units,
-    pad,
-    pool,
-    range_sums,
-    recurrent,
-    reduce,
-    reduction,
-    resize,
-    roi_align,
-    row_prologue,
-    rows,
-    scan,
-    scatter,
-    selection,
-    separable,
-    sliced,
-    split_product,
-    top_k,
-    window_blocks,
-)
-from vkml.kernels import pointwise as pointwise_kernels
 from vkml.kernels.candidates import Candidate, described
 from vkml.kernels.links import Link
 from vkml.kernels.packed_weights import Fragment, PackedWeights
@@ -74,22 +34,18 @@ from vkml.lowering.trials import Trials
 
 def _forced() -> Hashable:
     """What tests and tuning runs force, by which the same nodes become other launches."""
-    templates = (
-        attention, attention_gradients, bfloat16_units, blocks, byte_units, channel_means, decode_attention,
-        direct_conv, gemm, half_product, half_weights, halo_units, matrix_units, recurrent, selection,
-        separable, sliced, window_blocks,
-    )  # fmt: skip
-    others = split_product.forced, row_prologue.everywhere, gemv.forced, range_sums.forced
-    return *others, *(template.forced for template in templates)
+    modules = [(name, module) for name, module in vars(kernels).items() if isinstance(module, ModuleType)]
+    forced = [(name, getattr(module, "forced", None)) for name, module in modules]
+    return frozenset((name, choice) for name, choice in forced if choice is not None)
 
 
 _STATE = "_result_names", "_types", "_epilogue", "_epilogue_types", "_epilogue_names", "stand_ins"
 """What a template that emits launches may change besides."""
 
 
-def _attention(q: View, k: View, v: View, how: Scoring[View]) -> attention.Attention:
+def _attention(q: View, k: View, v: View, how: Scoring[View]) -> kernels.attention.Attention:
     """What the kernels of attention and of its gradients are given."""
-    return attention.Attention(
+    return kernels.attention.Attention(
         q,
         k,
         v,
@@ -98,7 +54,7 @@ def _attention(q: View, k: View, v: View, how: Scoring[View]) -> attention.Atten
         how.keeps,
         how.fill,
         how.bias,
-        None if how.causal is None else attention.Causal(*how.causal),
+        None if how.causal is None else kernels.attention.Causal(*how.causal),
         how.softcap,
         how.is_empty_zero,
         how.is_nan_zero,
@@ -243,7 +199,7 @@ class VulkanBuilder(PassBuilder):
         if not outputs[0].elements:
             return
         self.emit(
-            pointwise_kernels.pointwise(
+            kernels.pointwise.pointwise(
                 body,
                 [leaf.expand(space) for leaf in leaves],
                 outputs,
@@ -270,9 +226,11 @@ class VulkanBuilder(PassBuilder):
         if not first.inputs:
             raise CannotLower("what is reduced is computed of numbers alone, which lie nowhere")
         shape = first.outputs[0].tensor.dims
-        elements = reduce.Elements.made(first, [views[value.name].expand(shape) for value in first.inputs])
+        elements = kernels.reduce.Elements.made(
+            first, [views[value.name].expand(shape) for value in first.inputs]
+        )
         hows = [
-            reduction.folding(find(node).reduction, dtype)
+            kernels.reduction.folding(find(node).reduction, dtype)
             for node, dtype in zip(nodes, elements.dtypes, strict=True)
         ]
         names: list[str] = []
@@ -294,10 +252,10 @@ class VulkanBuilder(PassBuilder):
 
         def store(writer: KernelWriter, rows: int, types: Sequence[str]) -> list[View]:
             given = dict(zip(names, types, strict=True))
-            pointwise_kernels.emit_results(writer, (rows,), outputs, given, behind, leaves)
+            kernels.pointwise.emit_results(writer, (rows,), outputs, given, behind, leaves)
             return outputs
 
-        return reduce.reduce_together(self, elements, axes[0], hows, store)
+        return kernels.reduce.reduce_together(self, elements, axes[0], hows, store)
 
     def with_prologue(self, body: Graph, views: Mapping[str, View]) -> list[View]:
         count = begins_late(body)
@@ -402,7 +360,7 @@ class VulkanBuilder(PassBuilder):
             self.reshape(known[value.name].expand(shapes.get(value.name, value.tensor.dims)), rows)
             for value in behind.inputs
         ]
-        targets = [pointwise_kernels.on_space(view, rows) for view in outputs]
+        targets = [kernels.pointwise.on_space(view, rows) for view in outputs]
         self.pointwise(behind, leaves, targets, label=behind.name)
         return outputs
 
@@ -415,54 +373,56 @@ class VulkanBuilder(PassBuilder):
     # -- templates: one line each, the work is in vkml.kernels ----------------------------------------------
 
     def matmul(self, a: View, b: View) -> list[View]:
-        return matmul.matmul(self, a, b, self.result())
+        return kernels.matmul.matmul(self, a, b, self.result())
 
     def byte_matmul(self, a: View, b: View) -> list[View]:
-        return byte_product.byte_matmul(self, a, b)
+        return kernels.byte_product.byte_matmul(self, a, b)
 
     def byte_conv(self, x: View, weight: View, windows: Windows, *, group: int, fill: int) -> list[View]:
-        return byte_product.byte_conv(self, x, weight, windows, group, fill)
+        return kernels.byte_product.byte_conv(self, x, weight, windows, group, fill)
 
     def block_matmul(
         self, a: View, codes: View, scales: View, zeros: View | None, bits: int, block: int, *, rounds: bool
     ) -> list[View]:
-        return block_product.block_product(self, a, codes, scales, zeros, bits, block)
+        return kernels.block_product.block_product(self, a, codes, scales, zeros, bits, block)
 
     def attention(
         self, q: View, k: View, v: View, how: Scoring[View], *, keeps_sums: bool = False
     ) -> list[View]:
         given = _attention(q, k, v, how)
-        why = attention.refusal(self.target, given)
+        why = kernels.attention.refusal(self.target, given)
         if not keeps_sums:
-            if why and not decode_attention.refusal(given):
-                return decode_attention.launch(self, given, self.result())
-            return attention.launch(self, given, self.result())
+            if why and not kernels.decode_attention.refusal(given):
+                return kernels.decode_attention.launch(self, given, self.result())
+            return kernels.attention.launch(self, given, self.result())
         if why:  # before there is memory for the sums
             raise CannotLower(f"no attention on matrix units: {why}")
         kept = self.output(self.result(1), 1)
         sums = kept.reshape((*q.shape[:3], 2))
         if sums is None or not sums.is_contiguous:
             raise CannotLower("the sums of rows lie apart")
-        return [*attention.launch(self, replace(given, row_sums=sums), self.result()), kept]
+        return [*kernels.attention.launch(self, replace(given, row_sums=sums), self.result()), kept]
 
     def attention_gradients(
         self, q: View, k: View, v: View, how: Scoring[View], d_out: View, row_sums: View, deltas: View,
         count: int,
     ) -> list[View]:  # fmt: skip
-        asked = attention_gradients.AttentionGradients(_attention(q, k, v, how), d_out, row_sums, deltas)
+        asked = kernels.attention_gradients.AttentionGradients(
+            _attention(q, k, v, how), d_out, row_sums, deltas
+        )
 
         def outputs() -> list[View]:
             # Heads side by side, as those of the results: what made them mostly had them there.
             types = [view.type for view in (q, k, v)[:count]]
             return [self.laid_output(type_, (0, 2, 1, 3), index) for index, type_ in enumerate(types)]
 
-        return attention_gradients.launch(self, asked, outputs)
+        return kernels.attention_gradients.launch(self, asked, outputs)
 
     def conv(self, x: View, weight: View, bias: View | None, windows: Windows, *, group: int) -> list[View]:
         if self._wants_link:
             self._link = Link(x, weight, bias, windows, group)
             return [x]
-        return conv.conv(self, x, weight, bias, self.result(), windows, group)
+        return kernels.conv.conv(self, x, weight, bias, self.result(), windows, group)
 
     def pool(
         self, x: View, how: str | float, windows: Windows, *, counts_padding: bool = False
@@ -470,14 +430,16 @@ class VulkanBuilder(PassBuilder):
         """Pools windows; `how` is "max", "average", "squares" (their sum) or the p of a norm."""
         link = self.stand_ins.take_link(x)
         if link is not None:
-            return conv.pooled(self, link, self.result(), windows, str(how), counts_padding=counts_padding)
+            return kernels.conv.pooled(
+                self, link, self.result(), windows, str(how), counts_padding=counts_padding
+            )
         if how == "max":
-            return pool.max_pool(self, x, self.result(), windows)
+            return kernels.pool.max_pool(self, x, self.result(), windows)
         if isinstance(how, str):
-            function = {"average": pool.AVERAGE, "squares": pool.SUM_OF_SQUARES}[how]
+            function = {"average": kernels.pool.AVERAGE, "squares": kernels.pool.SUM_OF_SQUARES}[how]
         else:
-            function = pool.norm(how, x.dtype)
-        return pool.pool(self, x, self.result(), windows, how=function, counts_padding=counts_padding)
+            function = kernels.pool.norm(how, x.dtype)
+        return kernels.pool.pool(self, x, self.result(), windows, how=function, counts_padding=counts_padding)
 
     def roi_align(
         self,
@@ -490,7 +452,7 @@ class VulkanBuilder(PassBuilder):
         is_max: bool,
         is_half_pixel: bool,
     ) -> list[View]:
-        return roi_align.roi_align(
+        return kernels.roi_align.roi_align(
             self,
             x,
             regions,
@@ -505,35 +467,35 @@ class VulkanBuilder(PassBuilder):
     def max_pool_places(
         self, x: View, windows: Windows, values: View | None, places: View, *, is_column_major: bool
     ) -> None:
-        pool.max_pool_places(self, x, windows, values, places, is_column_major=is_column_major)
+        kernels.pool.max_pool_places(self, x, windows, values, places, is_column_major=is_column_major)
 
     def max_pool_gradient(self, x: View, cotangent: View, result: View, windows: Windows) -> bool:
-        return pool.max_pool_gradient(self, x, cotangent, result, windows)
+        return kernels.pool.max_pool_gradient(self, x, cotangent, result, windows)
 
     def reduce(self, name: str, x: View, axes: Sequence[int]) -> list[View]:
         link = self.stand_ins.take_link(x)
         if link is not None:
-            return conv.reduced(self, link, self.result(), name, axes)
-        return reduce.reduce(self, x, axes, reduction.reduction(name, x.dtype), self.result())
+            return kernels.conv.reduced(self, link, self.result(), name, axes)
+        return kernels.reduce.reduce(self, x, axes, kernels.reduction.reduction(name, x.dtype), self.result())
 
     def moments(self, x: View, axes: Sequence[int]) -> list[View]:
-        return reduce.moments(self, x, axes, self.result())
+        return kernels.reduce.moments(self, x, axes, self.result())
 
     def norm(self, x: View, axes: Sequence[int], p: float) -> list[View]:
-        return reduce.reduce(self, x, axes, reduction.norm(p, x.dtype), self.result())
+        return kernels.reduce.reduce(self, x, axes, kernels.reduction.norm(p, x.dtype), self.result())
 
     def arg_reduce(self, x: View, axis: int, *, is_max: bool, takes_last: bool) -> list[View]:
-        return reduce.arg_reduce(self, x, axis, self.result(), is_max=is_max, takes_last=takes_last)
+        return kernels.reduce.arg_reduce(self, x, axis, self.result(), is_max=is_max, takes_last=takes_last)
 
     def top_k(
         self, x: View, axis: int, k: int, *, is_largest: bool, values: View | None, places: View | None
     ) -> None:
-        top_k.top_k(self, x, axis, k, is_largest=is_largest, values=values, places=places)
+        kernels.top_k.top_k(self, x, axis, k, is_largest=is_largest, values=values, places=places)
 
     def scan(
         self, x: View, axis: int, *, is_product: bool, is_exclusive: bool, is_reverse: bool
     ) -> list[View]:
-        return scan.scan(
+        return kernels.scan.scan(
             self,
             x,
             axis,
@@ -544,19 +506,19 @@ class VulkanBuilder(PassBuilder):
         )
 
     def softmax(self, x: View, axes: int, *, is_logarithm: bool) -> list[View]:
-        how = rows.LOG_SOFTMAX if is_logarithm else rows.SOFTMAX
-        return rows.row_function(self, x, axes, how, self.result())
+        how = kernels.rows.LOG_SOFTMAX if is_logarithm else kernels.rows.SOFTMAX
+        return kernels.rows.row_function(self, x, axes, how, self.result())
 
     def softmax_along(self, x: View, order: Sequence[int], *, is_logarithm: bool) -> list[View]:
-        how = rows.LOG_SOFTMAX if is_logarithm else rows.SOFTMAX
-        return rows.row_function_along(self, x, order[-1], how, self.result())
+        how = kernels.rows.LOG_SOFTMAX if is_logarithm else kernels.rows.SOFTMAX
+        return kernels.rows.row_function_along(self, x, order[-1], how, self.result())
 
     def cross_entropy(self, x: View, labels: View, ignored: int | None) -> list[View]:
-        return rows.cross_entropy(self, x, labels, ignored, self.result())
+        return kernels.rows.cross_entropy(self, x, labels, ignored, self.result())
 
     def standardise_along(self, x: View, order: Sequence[int], axes: int) -> list[View]:
         def standardise(moved: View) -> list[View]:
-            return rows.row_function(self, moved, axes, rows.STANDARDISE, self.result())
+            return kernels.rows.row_function(self, moved, axes, kernels.rows.STANDARDISE, self.result())
 
         return self.along(x, order, standardise)
 
@@ -567,25 +529,27 @@ class VulkanBuilder(PassBuilder):
             result = self.result()
             made = self.stand_ins.normalised(result, x, axes, epsilon, scale, bias, is_centred=is_centred)
             return [made]
-        how = rows.LAYER_NORM if is_centred else rows.RMS_NORM
-        return rows.row_function(self, x, axes, how, self.result(), epsilon=epsilon, scale=scale, bias=bias)
+        how = kernels.rows.LAYER_NORM if is_centred else kernels.rows.RMS_NORM
+        return kernels.rows.row_function(
+            self, x, axes, how, self.result(), epsilon=epsilon, scale=scale, bias=bias
+        )
 
     def pad(self, x: View, begins: Sequence[int], mode: str, fill: View | None) -> list[View]:
-        return pad.pad(self, x, begins, mode, fill, self.result())
+        return kernels.pad.pad(self, x, begins, mode, fill, self.result())
 
     def gather_elements(self, data: View, indices: View, axis: int) -> list[View]:
-        return index.gather_elements(self, data, indices, axis, self.result())
+        return kernels.index.gather_elements(self, data, indices, axis, self.result())
 
     def gather_tuples(self, data: View, indices: View, batch_axes: int) -> list[View]:
-        return index.gather_tuples(self, data, indices, batch_axes, self.result())
+        return kernels.index.gather_tuples(self, data, indices, batch_axes, self.result())
 
     def scatter_elements(
         self, x: View, indices: View, updates: View, axis: int, reduction: str
     ) -> list[View]:
-        return scatter.scatter_elements(self, x, indices, updates, axis, reduction, self.result())
+        return kernels.scatter.scatter_elements(self, x, indices, updates, axis, reduction, self.result())
 
     def scatter_tuples(self, x: View, indices: View, updates: View, reduction: str) -> list[View]:
-        return scatter.scatter_tuples(self, x, indices, updates, reduction, self.result())
+        return kernels.scatter.scatter_tuples(self, x, indices, updates, reduction, self.result())
 
     def conv_transpose(
         self,
@@ -598,7 +562,7 @@ class VulkanBuilder(PassBuilder):
         dilations: tuple[int, ...],
         group: int,
     ) -> list[View]:
-        return conv_transpose.conv_transpose(
+        return kernels.conv_transpose.conv_transpose(
             self,
             x,
             weight,
@@ -611,10 +575,10 @@ class VulkanBuilder(PassBuilder):
         )
 
     def gather(self, data: View, indices: View, axis: int) -> list[View]:
-        return gather.gather(self, data, indices, axis, self.result())
+        return kernels.gather.gather(self, data, indices, axis, self.result())
 
     def recurrent_layer(self, layer: RecurrentLayer) -> list[View | None]:
-        return recurrent.recurrent_layer(self, layer)
+        return kernels.recurrent.recurrent_layer(self, layer)
 
     def resize(self, x: View, tables: Sequence[Table | None]) -> list[View]:
-        return resize.resize(self, x, self.result(), tables)
+        return kernels.resize.resize(self, x, self.result(), tables)

@@ -153,7 +153,7 @@ class Tensor:
             values: Array = numbers != 0
             return values.view(np.uint8)
         # Fields of 32 bits carry smaller types, and halves as their bits, in the low end.
-        unsigned = np.dtype(f"u{dtype.storage.itemsize}")
+        unsigned = np.dtype(f"u{dtype.itemsize}")
         return numbers.astype(unsigned).view(_carrier(dtype))
 
     def _external(self, needed: int) -> Buffer:

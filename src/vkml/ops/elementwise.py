@@ -8,12 +8,23 @@ import operator as operators
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from vkml.errors import ShapeError
 from vkml.ir import scalar
-from vkml.ir.dtypes import FLOAT32, FLOAT64, FLOATS, INT32, INT64, NUMBERS, UINT32, UINT64, DType, from_numpy
+from vkml.ir.dtypes import (
+    FLOAT32,
+    FLOAT64,
+    FLOATS,
+    INT32,
+    INT64,
+    NUMBERS,
+    UINT32,
+    UINT64,
+    DType,
+    finfo,
+    from_numpy,
+)
 from vkml.ir.graph import Node
 from vkml.ir.operator import FLOAT, INTS, Array, Operator, operator, register
 from vkml.ir.scalar import Scalar
@@ -198,7 +209,7 @@ def clip_limits(dtype: DType) -> tuple[float, float] | None:
     """What Clip limits floats to where a bound is absent: the type's finite numbers; None for other types."""
     if not dtype.is_float:
         return None
-    largest = float(ml_dtypes.finfo(dtype.storage).max)  # type: ignore[no-untyped-call]
+    largest = float(finfo(dtype).max)
     return -largest, largest
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ml_dtypes
 import numpy as np
 
 from vkml.ir import dtypes
@@ -24,7 +23,7 @@ def limited(values: Array, dtype: DType) -> Array:
         dtype: one of `SATURATING`.
     """
     wide = values if values.dtype.kind == "f" else values.astype(np.float64)
-    info = ml_dtypes.finfo(dtype.storage)  # type: ignore[no-untyped-call]
+    info = dtypes.finfo(dtype)
     greatest = wide.dtype.type(info.max)
     return np.asarray(np.clip(wide, -greatest, greatest))
 

@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-import ml_dtypes
-
+from vkml.ir.dtypes import finfo
 from vkml.optim.optimizer import Optimizer, Settings, checked, counter
 from vkml.optim.settings import is_on
 from vkml.tensors import Tensor
@@ -83,7 +82,7 @@ class Adafactor(Optimizer):
 
 def _precision(x: Tensor) -> float:
     """The difference between 1 and the next number of a tensor's type."""
-    return float(ml_dtypes.finfo(x.dtype.storage).eps)  # type: ignore[no-untyped-call]
+    return float(finfo(x.dtype).eps)
 
 
 def _rms(x: Tensor) -> Tensor:

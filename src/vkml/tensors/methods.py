@@ -225,12 +225,12 @@ class Operations:
 
     def element_size(self: Any) -> int:
         """Bytes of an element."""
-        return int(self.dtype.storage.itemsize)
+        return int(self.dtype.itemsize)
 
     @property
     def itemsize(self: Any) -> int:
         """Bytes of an element."""
-        return int(self.dtype.storage.itemsize)
+        return int(self.dtype.itemsize)
 
     @property
     def nbytes(self: Any) -> int:

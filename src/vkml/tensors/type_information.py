@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes
-
 from vkml.ir import DType, dtypes
 
 
@@ -33,7 +31,7 @@ class finfo:
         if not isinstance(kind, DType) or not kind.is_inexact:
             raise TypeError(f"finfo is of floating-point types, not of {type!r}")
         self.dtype = dtypes.real_of(kind)
-        found: Any = ml_dtypes.finfo(self.dtype.storage)  # type: ignore[no-untyped-call]
+        found: Any = dtypes.finfo(self.dtype)
         self.bits = self.dtype.bits
         self.eps, self.max, self.min = float(found.eps), float(found.max), float(found.min)
         self.smallest_normal = self.tiny = float(found.smallest_normal)

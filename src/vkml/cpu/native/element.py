@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from vkml.ir import dtypes
 
 ITEM_BYTES: Mapping[str, int] = {
-    dtype.numpy_name: dtype.storage.itemsize for dtype in (*dtypes.NUMBERS, dtypes.BFLOAT16, dtypes.BOOL)
+    dtype.numpy_name: dtype.itemsize for dtype in (*dtypes.NUMBERS, dtypes.BFLOAT16, dtypes.BOOL)
 }
 """Element types that code loads and stores."""
 _NARROW = {"float16": "float32", "bfloat16": "float32", "int8": "int32", "int16": "int32", "uint8": "int32",
