@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,8 +24,9 @@ from tests.kernels.convolutions import (
 from tests.kernels.gpu_targets import GPU
 from tests.kernels.test_conv_units import FLAT, SLICED, SMALL, fitting
 from tests.kernels.test_halo_units import IMAGES, LINE, PAIRS, ROWS, SAME
+from vkml import nn
 from vkml.engine.sketch import Sketch
-from vkml.kernels import halo_tiles, halo_units, matrix_tiles, matrix_units
+from vkml.kernels import conv_units, halo_tiles, halo_units, matrix_tiles, matrix_units
 from vkml.onnx import save_graph
 
 Choice = halo_tiles.Choice | matrix_tiles.Choice
@@ -216,6 +218,44 @@ def test_weights_that_a_run_computes(device: str, form: str) -> None:
         found = by_values(device, shape, x, weight)
         assert error(found, shape.exact(x, weight)) <= FLOAT
         assert worst_result(shape, found, x, weight) <= 5e-7
+
+
+@pytest.fixture
+def strictly() -> Iterator[None]:
+    before = vkml.get_float32_matmul_precision()
+    vkml.set_float32_matmul_precision("highest")
+    yield
+    vkml.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize("name", test_conv_units.GRADIENTS)
+def test_gradients_of_weights(
+    device: str, name: str, strictly: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums over samples and places, as in training: what comes in is a weight that a run computes."""
+    choice, shape = test_conv_units.GRADIENTS[name]
+    force(device, choice)
+    emitted: set[tuple[tuple[int, ...], int]] = set()
+    kept = conv_units.emit
+
+    def emit(*given: Any) -> None:
+        emitted.add((given[3].shape, given[-1]))
+        kept(*given)
+
+    monkeypatch.setattr(conv_units, "emit", emit)
+    settings, x = shape.attributes(), shape.x()
+    windows = shape.rows(x)
+    for scale in (1.0, 1e-12):
+        incoming = normal(3, shape.batch, shape.filters, *windows.shape[1:3]) * np.float32(scale)
+        weight = vkml.tensor(shape.weight(), device=device, requires_grad=True)
+        strides, pads, dilations = settings["strides"], settings["pads"][:2], settings["dilations"]
+        image = vkml.tensor(x, device=device)
+        made = nn.functional.conv2d(image, weight, None, strides, pads, dilations)
+        made.backward(vkml.tensor(incoming, device=device))
+        assert weight.grad is not None
+        exact = np.einsum("nfhw,nhwckl->fckl", incoming.astype(np.float64), windows, optimize=True)
+        assert error(weight.grad.numpy(), exact) <= FLOAT
+    assert ((shape.filters, shape.batch, 1, *windows.shape[1:3]), 2) in emitted
 
 
 @ONE_OF_EACH
