@@ -261,7 +261,7 @@ if ls /dev/nvidia0 /dev/dri/renderD* >/dev/null 2>&1; then
   done
 fi
 export LP_NATIVE_VECTOR_WIDTH=256  # lavapipe's cooperative matrices crash at 128 and 512
-# LLVM's passes over kernels of matrix units take two thirds of their tests' time, and make trainings no faster.
+# LLVM's passes take two thirds of the time of tests of matrix units, and make trainings no faster.
 export GALLIVM_PERF=nopt
 export MESA_SHADER_CACHE_DIR="$here/cache/mesa" VKML_CACHE_DIR="$here/cache/vkml"
 """
