@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pickletools
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -69,6 +71,17 @@ def test_everything_comes_back(tmp_path: Path, device_name: str) -> None:
     for single in (vkml.ones(3), 5, [], "word", {}):
         vkml.save(single, path)
         _equal(vkml.load(path), single)
+
+
+def test_types_that_numpy_lacks_are_known_to_a_new_process(tmp_path: Path) -> None:
+    kinds = [vkml.bfloat16, vkml.float16]
+    vkml.save(kinds, tmp_path / "kinds")
+    code = "import sys, vkml; from vkml.data import BinaryDataset; print(vkml.load(sys.argv[1])); "
+    code += "print(BinaryDataset(sys.argv[1], 'bfloat16', count=1)[0].dtype)"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "kinds")], capture_output=True, text=True
+    )
+    assert done.stdout.splitlines() == [str(kinds), "bfloat16"], done.stderr
 
 
 @pytest.mark.parametrize("name", TYPES)

@@ -217,7 +217,7 @@ def _decoded(form: Any, arrays: Mapping[str, Array], device: Any) -> Any:
     if kind == "float":
         return float(held)
     if kind == "dtype":
-        return dtypes.from_numpy(np.dtype(held))
+        return dtypes.from_numpy(held)
     if kind == "bytes":
         return bytes.fromhex(held)
     if kind == "mapping":

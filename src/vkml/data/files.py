@@ -14,6 +14,7 @@ import numpy as np
 
 from vkml.data.dataset import ArrayDataset
 from vkml.errors import InvalidData, NoSuchFile
+from vkml.ir.dtypes import numpy_dtype
 
 Array = np.ndarray[Any, Any]
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
@@ -79,7 +80,7 @@ class BinaryDataset(ArrayDataset):
         offset: int = 0,
         count: int | None = None,
     ) -> None:
-        place, element = Path(path), np.dtype(dtype)
+        place, element = Path(path), numpy_dtype(dtype)
         if element.hasobject:
             raise InvalidData(f"{place}: objects are not read from files")
         if offset < 0 or any(size < 0 for size in shape):

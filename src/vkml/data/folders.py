@@ -13,6 +13,7 @@ import numpy as np
 from vkml.data.dataset import Dataset
 from vkml.data.streams import permutation
 from vkml.errors import InvalidData, NoSuchFile
+from vkml.ir.dtypes import numpy_dtype
 from vkml.pictures import ENDINGS, pillow, rgb
 
 Array = np.ndarray[Any, Any]
@@ -81,7 +82,7 @@ class ImageFolder(Dataset[Any]):
         self.extensions = tuple(ending.lower() for ending in extensions)
         self.size = (size, size) if isinstance(size, int) else size
         self.normalize = None if normalize is None else _statistics(*normalize)
-        self.dtype = np.dtype(dtype)
+        self.dtype = numpy_dtype(dtype)
         if self.dtype.kind != "f" and self.dtype != np.uint8:
             raise ValueError(f"pictures become floats or uint8, not {self.dtype}")
         if self.dtype == np.uint8 and normalize is not None:

@@ -7,6 +7,8 @@ in a byte or more; only files and devices pack several into one (see `vkml.ir.pa
 from __future__ import annotations
 
 import functools
+from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -130,7 +132,6 @@ _BY_CODE = {dtype.code: dtype for dtype in ALL}
 _NOT_YET = {27: "float6e2m3", 28: "float6e3m2"}
 """Element types of ONNX that vkml does not have."""
 _BY_NUMPY = {dtype.storage: dtype for dtype in ALL if dtype.is_native}
-_FOREIGN = {dtype.numpy_name: dtype for dtype in ALL if not dtype.is_native}
 
 FLOATS = (FLOAT16, BFLOAT16, FLOAT32, FLOAT64)
 """Floats that operators compute with; those of 16 bits as float32, rounded once."""
@@ -158,11 +159,19 @@ def from_code(code: int) -> DType:
     raise InvalidGraph(f"element type {code} is not one that ONNX defines (known: 1 to {max(_NOT_YET)})")
 
 
+def numpy_dtype(dtype: Any) -> np.dtype[Any]:
+    """As `numpy.dtype`, which knows names of `ml_dtypes`' types where that is loaded."""
+    if isinstance(dtype, str):
+        with suppress(TypeError):
+            return np.dtype(dtype)
+        import_module("ml_dtypes")
+    found: np.dtype[Any] = np.dtype(dtype)
+    return found
+
+
 def from_numpy(dtype: Any) -> DType:
     """The element type whose elements arrays of a NumPy `dtype` hold."""
-    if isinstance(dtype, str) and dtype in _FOREIGN:
-        return _FOREIGN[dtype]
-    dtype = np.dtype(dtype)
+    dtype = numpy_dtype(dtype)
     native = dtype.newbyteorder("=") if dtype.byteorder == ">" else dtype
     found = _BY_NUMPY.get(native)
     if found is None and dtype.isbuiltin == 2:
@@ -176,7 +185,7 @@ def from_numpy(dtype: Any) -> DType:
 
 @functools.cache
 def _foreign_by_numpy() -> dict[np.dtype[Any], DType]:
-    return {dtype.storage: dtype for dtype in _FOREIGN.values()}
+    return {dtype.storage: dtype for dtype in ALL if not dtype.is_native}
 
 
 def finfo(dtype: DType) -> Any:

@@ -34,8 +34,8 @@ from vkml.lowering.trials import Trials
 
 def _forced() -> Hashable:
     """What tests and tuning runs force, by which the same nodes become other launches."""
-    modules = [(name, module) for name, module in vars(kernels).items() if isinstance(module, ModuleType)]
-    forced = [(name, getattr(module, "forced", None)) for name, module in modules]
+    known = list(vars(kernels).items())  # another thread may be importing one
+    forced = [(name, getattr(each, "forced", None)) for name, each in known if isinstance(each, ModuleType)]
     return frozenset((name, choice) for name, choice in forced if choice is not None)
 
 

@@ -43,6 +43,8 @@ def fuse_attention(graph: Graph, accepted: Callable[[Sequence[Candidate]], Colle
     if not found:
         return graph
     names = accepted(found)
+    if not names:
+        return graph
     made: dict[int, Node] = {}
     dropped: set[int] = set()
     for each in found:
