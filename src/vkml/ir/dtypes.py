@@ -160,7 +160,7 @@ def from_code(code: int) -> DType:
 
 
 def numpy_dtype(dtype: Any) -> np.dtype[Any]:
-    """As `numpy.dtype`, which knows names of `ml_dtypes`' types where that is loaded."""
+    """As `numpy.dtype`, which knows names of `ml_dtypes`' types only once that is loaded."""
     if isinstance(dtype, str):
         with suppress(TypeError):
             return np.dtype(dtype)
