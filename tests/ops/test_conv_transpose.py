@@ -7,7 +7,12 @@ import pytest
 
 from tests.ops.checking import check_operator, inferred_types, random_array, run_operator
 from tests.ops.conv_cases import LOOSE, conv_case
+from vkml.engine.prepare import prepare
+from vkml.engine.sketch import Sketch
 from vkml.errors import ShapeError
+from vkml.ir import find
+from vkml.ir.dtypes import FLOAT32
+from vkml.passes import expand_steps, specialise
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -43,6 +48,47 @@ def test_conv_transpose_output_shape(auto_pad: str, output_shape: list[int]) -> 
     weight = random_array(generator, np.float32, (2, 3, 3, 3))
     attributes = {"strides": [2, 2], "output_shape": output_shape, "auto_pad": auto_pad}
     check_operator("ConvTranspose", [x, weight], attributes, opset=11, **LOOSE)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "strides", "filters", "convolutions"),
+    [
+        ((3, 3), (2, 2), 32, 4),
+        ((3, 3), (2, 2), 1, 4),
+        ((3, 3), (2, 2), 16, 1),  # so few filters for each
+        ((3, 3, 3), (2, 1, 2), 32, 4),
+        ((4, 4), (3, 3), 32, 9),
+        ((7, 7), (4, 4), 32, 1),  # too many, and 49 of 64 products count
+        ((5, 5), (2, 2), 32, 1),  # 25 of 36
+        ((4, 4), (2, 2), 32, 1),
+        ((2,), (3,), 32, 1),
+        ((3, 2), (2, 3), 32, 1),
+    ],
+)
+def test_dense_convolutions_multiply_by_few_zeros(
+    kernel: tuple[int, ...], strides: tuple[int, ...], filters: int, convolutions: int
+) -> None:
+    """Where many would be, places between strides have convolutions of their own, which multiply by none."""
+    sketch, rank = Sketch("transposed"), len(kernel)
+    x = sketch.input("x", (2, 3, *(6,) * rank), FLOAT32)
+    weight = sketch.input("weight", (3, filters, *kernel), FLOAT32)
+    pads = [max(k - s, 0) for k, s in zip(kernel, strides, strict=True)]
+    made = sketch.node("ConvTranspose", x, weight, strides=strides, pads=(*(0,) * rank, *pads))
+    graph = specialise(
+        prepare(sketch.finish(made)), {"x": (2, 3, *(6,) * rank), "weight": (3, filters, *kernel)}
+    )
+    steps = expand_steps(graph, lambda _, nodes: [node.key for node in nodes if node.op != "ConvTranspose"])
+    products = {"ConvTranspose": 0, "Conv": 0}
+    for each in (graph, steps):
+        for node in each.nodes:
+            if node.op in products:
+                inputs, outputs = (
+                    [each.types[name] for name in of if name] for of in (node.inputs, node.outputs)
+                )
+                products[node.op] += find(node).multiply_adds(node, inputs, outputs)
+    assert sum(node.op == "Conv" for node in steps.nodes) == convolutions
+    if convolutions > 1:
+        assert products["Conv"] == products["ConvTranspose"]
 
 
 def test_empty_batch() -> None:

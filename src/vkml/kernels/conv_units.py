@@ -12,7 +12,7 @@ from vkml.ir import TensorType, dtypes
 from vkml.ir.size import Size, is_multiple, typical
 from vkml.ir.windows import Windows
 from vkml.kernels import matrix_tiles, matrix_units, range_sums
-from vkml.kernels.gemm import Product, estimate_ordinary
+from vkml.kernels.gemm import LAUNCH, Product, estimate_ordinary
 from vkml.kernels.matrix_tiles import Choice, Tile
 from vkml.kernels.matrix_units import define, why_no_units, why_not_chosen
 from vkml.kernels.packed_weights import (
@@ -24,6 +24,7 @@ from vkml.kernels.packed_weights import (
     exponents_of,
     fragments_of,
     least_power,
+    packing,
     small_of,
 )
 from vkml.kernels.results import add_partials, emit_finish
@@ -92,7 +93,7 @@ def refusal(
         return "groups"
     if x.is_reversed:
         return "reversed images"
-    ordinary = estimate_otherwise(target, product)
+    ordinary = estimate_otherwise(target, product) - packing_of(target, weight)
     why = why_not_chosen(target, product, rule_of(target, product), is_rule=is_rule, ordinary=ordinary)
     if why or not is_constant or target.strict_fp32:
         return why
@@ -118,14 +119,20 @@ def why_no_weights(build: VulkanBuilder, weight: View) -> str:
     why = why_no_units(build.target, has_pieces=has_pieces)
     if why or not build.target.strict_fp32:
         return why
-    return why_not_in_pieces(build, weight, is_forced=matrix_units.forced is not None)
+    return why_not_in_pieces(build, weight)
 
 
-def why_not_in_pieces(build: VulkanBuilder, weight: View, *, is_forced: bool) -> str:
+def why_not_in_pieces(build: VulkanBuilder, weight: View) -> str:
     """Why weights do not become two pieces of fp16, or an empty string."""
+    has_room = build.keeps_pieces or not weight.buffer.is_constant
+    return "" if has_room else "strict fp32, and no room for weights in pieces"
+
+
+def packing_of(target: Target, weight: View) -> float:
+    """Microseconds that a run is expected to take to pack weights that are no constant."""
     if weight.buffer.is_constant:
-        return "" if build.keeps_pieces else "strict fp32, and no room for weights in pieces"
-    return "" if is_forced else "strict fp32, and weights that a run computes: pieces not measured"
+        return 0.0
+    return packing(typical(math.prod(weight.shape)), LAUNCH, 2 if target.strict_fp32 else 1)
 
 
 def launch(
@@ -177,7 +184,7 @@ def launch(
     if not weight.buffer.is_constant or tile.pieces == 2:
         define_guard(writer, weight, packed)
     writer.constant(x.strides[1], "CHANNEL_STRIDE")
-    define_guess(writer, least)
+    define_guess(writer, least, tile.pieces)
     start = writer.offset(("image",), x.strides[:1])
     place = writer.offset(("d", "h", "w"), x.strides[2:])
     is_inside = not (

@@ -19,6 +19,7 @@ from vkml.kernels.conv_units import (
     estimate_otherwise,
     flat,
     pack,
+    packing_of,
     why_not_in_pieces,
 )
 from vkml.kernels.gemm import Product
@@ -64,8 +65,6 @@ def refusal(
         return why
     if forced is None and matrix_units.forced is not None:
         return "another kernel is forced"
-    if forced is None and not weight.buffer.is_constant:
-        return "weights that a run computes: not measured"
     if x.dtype != dtypes.FLOAT32:
         return "not float32"
     if any(isinstance(size, Size) for size in weight.shape):
@@ -86,7 +85,7 @@ def refusal(
     if not target.holds_elements_once(target.fragment):
         return "the device's fragments hold elements more than once"
     if pieces == 2:
-        return why_not_in_pieces(build, weight, is_forced=forced is not None)
+        return why_not_in_pieces(build, weight)
     if weight.buffer.is_constant and build.ask(_whole(weight), least_power) is None:
         return "weights that one scale a filter does not suit"
     return ""
@@ -108,10 +107,11 @@ def choices(target: Target, product: Product, weight: View, windows: Windows) ->
     return halo_tiles.choices(target, product, weight, windows, pieces_of(target))
 
 
-def best(target: Target, product: Product, found: Sequence[Choice]) -> Choice | None:
+def best(target: Target, product: Product, weight: View, found: Sequence[Choice]) -> Choice | None:
     """The choice with the least expected time; None where ordinary arithmetic should take no longer."""
     choice = min(found, key=lambda each: each.time, default=None)
-    if choice is None or (forced is None and choice.time >= estimate_otherwise(target, product)):
+    ordinary = estimate_otherwise(target, product) - packing_of(target, weight)
+    if choice is None or (forced is None and choice.time >= ordinary):
         return None
     return choice
 
@@ -170,7 +170,7 @@ def launch(
     else:
         writer.constant(batch, "BATCH")
         writer.constant(layout.positions, "POSITIONS")
-    define_guess(writer, least)
+    define_guess(writer, least, tile.pieces)
     if not weight.buffer.is_constant or tile.pieces == 2:
         define_guard(writer, weight, packed)
     writer.text(_text(tile, fragment, windows, operand, layout, pointers))

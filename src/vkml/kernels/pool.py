@@ -37,6 +37,8 @@ _MOST_LAID_OUT = 64
 """Elements that a thread reads for a column of results, up to which its loops are laid out,"""
 _MOST_IN_SOFTWARE = 16
 """and for all of them where the driver is software, which takes minutes, and gigabytes, to compile more."""
+_MOST_TAPS = 16
+"""Of windows, and windows of an element, up to which loops of the gradient of a maximum are laid out."""
 _MOST_APART = 4
 """Results of a thread in several rows, where their windows' rows are no neighbours."""
 _MOST_OF_A_TILE = 1024
@@ -220,23 +222,26 @@ def max_pool_gradient(build: VulkanBuilder, x: View, cotangent: View, result: Vi
     if tile is None:
         return False
     batch, channels = x.shape[:2]
+    # Windows that one element may lie in.
+    covers = tuple(-(-extent // s) for extent, s in zip(windows.extents, windows.strides, strict=True))
+    is_laid_out = max(windows.taps, math.prod(covers)) <= _MOST_TAPS
     writer = build.writer()
     writer.math()
     writer.text(
         f"typealias Accumulator = {compute_type(x.dtype)};\n"
         f"static const int WORKGROUP = {WORKGROUP};\n"
-        f"static const int MOST_WINDOWS = {_MOST_OF_A_TILE};"
+        f"static const int MOST_WINDOWS = {_MOST_OF_A_TILE};\n"
+        f"#define LAID_OUT {'[ForceUnroll]' if is_laid_out else ''}"
     )
+    for prefix, triple in (("TAPS_", windows.kernel), ("COVER_", covers)):
+        for axis, number in zip("DHW", triple, strict=True):
+            writer.text(f"static const int {prefix}{axis} = {number};")
     _emit_planes(writer, x, windows)
     for prefix, triple in (
         ("T", tile.sizes),
         ("N", tile.windows),
         ("TILES_", tile.counts),
         ("EXTENT_", windows.extents),
-        (
-            "STEP_",
-            tuple(s // math.gcd(s, d) for s, d in zip(windows.strides, windows.dilations, strict=True)),
-        ),
     ):
         for axis, number in zip("DHW", triple, strict=True):
             writer.constant(number, f"{prefix}{axis}")

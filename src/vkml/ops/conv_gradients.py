@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from vkml.errors import ShapeError
-from vkml.ir.dtypes import FLOATS
+from vkml.ir.dtypes import FLOATS, INT64
 from vkml.ir.gradients import (
     Emitter,
     T,
@@ -33,6 +34,10 @@ from vkml.ops.pointwise import widened
 from vkml.ops.stepwise import AT_ONCE
 from vkml.ops.windows import check_window_padding, pad_for_windows, spatial_attribute, tap_views, window_view
 
+MOST_RESTS = 9
+"""Convolutions, each of which makes the image's cotangent at places of its own, that there may be."""
+FEWEST_FILTERS = 32
+"""Of each of these convolutions, if there is more than one to a group."""
 COLUMN_ELEMENTS = 2**23
 """Elements of unrolled windows that one product of `ConvWeightGradient.evaluate` reads."""
 
@@ -50,7 +55,8 @@ def image_gradient(
 
     A convolution once more where that is possible, for its kernels are the faster ones. With stride s, places
     of the image that leave the same rest r when divided by s meet the same taps r, r + s, …: each rest has a
-    dense convolution. These are one, each rest's channels beside the others', that become places.
+    dense convolution. These are one, each rest's channels beside the others', that become places; but where
+    some rests have a tap more than others, each is by itself (`_rest_by_rest`).
 
     Args:
         build: the emitter.
@@ -62,6 +68,8 @@ def image_gradient(
     """
     if not is_dense(windows):
         return _transpose_convolved(build, cotangent, weight, windows, group)
+    if _has_uneven_rests(windows, build.type_of(weight).dims[1]):
+        return _rest_by_rest(build, cotangent, weight, windows, group, bias)
     rank, strides = len(windows.kernel), windows.strides
     rests = [min(s, k) for s, k in zip(strides, windows.kernel, strict=True)]
     taps = [-(-k // s) for s, k in zip(strides, windows.kernel, strict=True)]
@@ -89,12 +97,9 @@ def image_gradient(
     ]
     # Places that no tap reaches are filled in with zeros, to which the bias would be to be added, too.
     is_filled = rests != list(strides) or any(not b >= 0 for b in (*before, *behind))
-    cropped = padded(
-        build, cotangent, [0, 0, *(min(b, 0) for b in begins)], [0, 0, *(min(e, 0) for e in ends)]
-    )
     dense = build.apply(
         "Conv",
-        cropped,
+        _cropped(build, cotangent, begins, ends),
         by_rest,
         None if bias is None or is_filled else _by_channel_and_rest(build, bias, math.prod(rests)),
         group=group,
@@ -111,6 +116,71 @@ def image_gradient(
     if bias is None or not is_filled:
         return whole
     return build.apply("Add", whole, reshaped(build, bias, (channels, *(1 for _ in range(rank)))))
+
+
+def _has_uneven_rests(windows: Windows, inner: int) -> bool:
+    """Whether rests have their own convolutions: where a third of one's products or more would be by zeros.
+
+    A 3 × 3 kernel of stride 2 has 4, 2, 2 and 1 taps, of 16 then. And zeros that all of a result's products
+    have are, to kernels that compute again what is near zero, no better than results that cancel out. Kernels
+    do not like to have few filters; but one of a group is worth another kernel.
+
+    Args:
+        windows: over the image.
+        inner: channels of a group, filters of each convolution.
+    """
+    pairs = [*zip(windows.kernel, windows.strides, strict=True)]
+    if math.prod(windows.strides) > MOST_RESTS or any(k < s for k, s in pairs):
+        return False
+    if 1 < inner < FEWEST_FILTERS:
+        return False
+    return 2 * math.prod(s * -(-k // s) for k, s in pairs) >= 3 * windows.taps
+
+
+def _rest_by_rest(
+    build: Emitter[T], cotangent: T, weight: T, windows: Windows, group: int, bias: T | None
+) -> T:
+    """The cotangent of an image by one convolution for each rest, in the order of the places they make."""
+    rank, strides = len(windows.kernel), windows.strides
+    batch, channels = build.type_of(cotangent).dims[0], build.type_of(weight).dims[1] * group
+    counts = [-(-size // s) for size, s in zip(windows.spatial, strides, strict=True)]
+    elements = build.elements_of(weight)
+    made = []
+    for place in itertools.product(*map(range, strides)):
+        reached = [at + begin for at, begin in zip(place, windows.pads_begin, strict=True)]
+        rests = [at % s for at, s in zip(reached, strides, strict=True)]
+        first = [at // s for at, s in zip(reached, strides, strict=True)]
+        taps = [-(-(k - r) // s) for k, r, s in zip(windows.kernel, rests, strides, strict=True)]
+        begins = [(q - 1) * d - at for q, d, at in zip(taps, windows.dilations, first, strict=True)]
+        ends = [at + n - size for at, n, size in zip(first, counts, windows.output, strict=True)]
+        own = (
+            _weights_of_rest(build, weight, strides, rests, group)
+            if elements is None
+            else build.constant(
+                _weights_of_rest(AT_ONCE, elements, strides, rests, group), build.type_of(weight).dtype
+            )
+        )
+        made.append(
+            build.apply(
+                "Conv",
+                *(_cropped(build, cotangent, begins, ends), own, bias),
+                group=group,
+                dilations=windows.dilations,
+                pads=(*(max(b, 0) for b in begins), *(max(e, 0) for e in ends)),
+            )
+        )
+    joined = build.apply("Concat", *made, axis=1)
+    apart = reshaped(build, joined, [batch, *strides, channels, *counts])
+    order = [0, 1 + rank, *(axis for at in range(rank) for axis in (2 + rank + at, 1 + at))]
+    apart = transposed(build, apart, order)
+    whole = reshaped(build, apart, [batch, channels, *(n * s for n, s in zip(counts, strides, strict=True))])
+    behind = [size - n * s for size, n, s in zip(windows.spatial, counts, strides, strict=True)]
+    return padded(build, whole, [0] * (2 + rank), [0, 0, *behind])
+
+
+def _cropped(build: Emitter[T], x: T, begins: Sequence[int], ends: Sequence[int]) -> T:
+    """What is left in front and behind of [N, C, *spatial] where fewer than no places are to be added."""
+    return padded(build, x, [0, 0, *(min(b, 0) for b in begins)], [0, 0, *(min(e, 0) for e in ends)])
 
 
 def _by_channel_and_rest(build: Emitter[T], bias: T, rests: int) -> T:
@@ -145,6 +215,22 @@ def _weights_by_rest(
     order = [0, 2, *(4 + 2 * axis for axis in range(rank)), 1, *(3 + 2 * axis for axis in range(rank))]
     moved = transposed(build, weight, order)
     return reshaped(build, moved, [group * inner * math.prod(rests), filters // group, *taps])
+
+
+def _weights_of_rest(
+    build: Emitter[T], weight: T, strides: Sequence[int], rests: Sequence[int], group: int
+) -> T:
+    """[M, C / group, *kernel] as [C, M / group, *taps], one rest's taps in reverse order."""
+    filters, inner, *kernel = build.type_of(weight).dims
+    rank = len(kernel)
+    last = [k - 1 - (k - 1 - r) % s for k, s, r in zip(kernel, strides, rests, strict=True)]
+    before, axes, back = [-(2**62)] * rank, [*range(2, 2 + rank)], [-s for s in strides]
+    stated = [build.constant(entries, INT64) for entries in (last, before, axes, back)]
+    weight = build.apply("Slice", weight, *stated)
+    taps = build.type_of(weight).dims[2:]
+    weight = reshaped(build, weight, [group, filters // group, inner, *taps])
+    moved = transposed(build, weight, [0, 2, 1, *range(3, 3 + rank)])
+    return reshaped(build, moved, [group * inner, filters // group, *taps])
 
 
 def _transpose_convolved(build: Emitter[T], cotangent: T, weight: T, windows: Windows, group: int) -> T:

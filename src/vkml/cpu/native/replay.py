@@ -38,10 +38,15 @@ from vkml.forks import renew_in_child
 
 Array = np.ndarray[Any, Any]
 
-_FUNCTION, _OPERANDS, _TABLE, _ROW_BYTES, _CHUNKS, _AWAITED, _AWAITED_COUNT, _DONE, _NEXT = range(9)
-"""Places in a record, eight bytes each; what threads write (`_NEXT`) lies on a cache line of its own."""
+_FUNCTION, _OPERANDS, _TABLE, _ROW_BYTES, _CHUNKS, _AWAITED, _AWAITED_COUNT, _DONE, _NEXT, _CLAIM = range(10)
+"""Places in a record, eight bytes each; what threads write (`_NEXT`) lies on a line of its own, with how
+much they add."""
 _RECORD = 16
 _LINE = 8
+_CLAIM_SECONDS = 2e-6
+"""How long chunks are expected to take that a thread claims at a time, if there are enough of them."""
+_CLAIMS = 8
+"""That are left to each thread at the least."""
 _SAVED = (RBX, RBP, R12, R13, R14, R15)
 _JOIN_SPINS = 2000
 """Pauses (some 40 cycles each) for which a worker that comes early waits for the run to open."""
@@ -96,6 +101,7 @@ class Recording:
                 record[_AWAITED] = at_done + 8 * _LINE * (level - 1)
                 record[_AWAITED_COUNT] = totals[level - 1]
             record[_DONE] = at_done + 8 * _LINE * level
+            record[_CLAIM] = _claimed(launch, self.threads)
             written += record
         records[:] = written
         scratch = max((launch.kernel.scratch_bytes for _, launch, _ in entries), default=0)
@@ -163,6 +169,13 @@ class Recording:
         return seconds
 
 
+def _claimed(launch: Launch, threads: int) -> int:
+    """Chunks that a thread claims at a time: counters that threads share take some 50 ns."""
+    chunks = len(launch.table)
+    wanted = int(_CLAIM_SECONDS * chunks / max(launch.seconds, 1e-9))
+    return max(1, min(wanted, chunks // (_CLAIMS * threads)))
+
+
 def _aligned(count: int) -> Array:
     """Zeroed int64 at an address that is a multiple of a cache line."""
     whole = np.zeros(count + _LINE, np.int64)
@@ -172,9 +185,9 @@ def _aligned(count: int) -> Array:
 
 _GATE = 8 * _LINE
 """Offset in the block of the word that counts workers at work by twos; its lowest bit: a run is open."""
-_AT, _LEFT, _THREAD_SCRATCH, _BLOCK, _ROW, _COUNT = (8 * i for i in range(6))
+_AT, _LEFT, _THREAD_SCRATCH, _BLOCK, _ROW, _COUNT, _CLAIMED = (8 * i for i in range(7))
 """Offsets on the driver's stack."""
-_STACK = 48
+_STACK = 64
 
 
 @functools.cache
@@ -222,16 +235,8 @@ def _next_record(code: Assembler, again: Any) -> None:
     code.jump_if("nz", again)
 
 
-def _serial_driver() -> bytes:
-    code = Assembler(False)
-    _enter(code)
-    _start_records(code)
-    record = code.here()
-    code.mov(R8, Mem(RSP, _AT))
-    code.mov(RAX, Mem(R8, 8 * _CHUNKS))
-    code.mov(Mem(RSP, _COUNT), RAX)
-    code.mov(RSI, Mem(R8, 8 * _TABLE))
-    code.mov(Mem(RSP, _ROW), RSI)
+def _call_for_each_row(code: Assembler) -> None:
+    """Calls the function of R8's record for the row at RSI and those behind it, as many as the stack says."""
     chunk = code.here()
     code.mov(RDI, Mem(R8, 8 * _OPERANDS))
     code.mov(RDX, Mem(RSP, _THREAD_SCRATCH))
@@ -244,13 +249,26 @@ def _serial_driver() -> bytes:
     code.decrement(RAX)
     code.mov(Mem(RSP, _COUNT), RAX)
     code.jump_if("nz", chunk)
+
+
+def _serial_driver() -> bytes:
+    code = Assembler(False)
+    _enter(code)
+    _start_records(code)
+    record = code.here()
+    code.mov(R8, Mem(RSP, _AT))
+    code.mov(RAX, Mem(R8, 8 * _CHUNKS))
+    code.mov(Mem(RSP, _COUNT), RAX)
+    code.mov(RSI, Mem(R8, 8 * _TABLE))
+    code.mov(Mem(RSP, _ROW), RSI)
+    _call_for_each_row(code)
     _next_record(code, record)
     _leave(code)
     return code.finish()
 
 
 def _parallel_driver(is_leader: bool) -> bytes:
-    """Claims chunks of each record by an atomic counter. Who comes late skips what is done already."""
+    """Claims some chunks of a record at a time, by an atomic counter. Who comes late skips what is done."""
     code = Assembler(False)
     leave = code.label()
     _enter(code)
@@ -272,19 +290,28 @@ def _parallel_driver(is_leader: bool) -> bytes:
     code.jump_if("z", claim)
     _wait_for(code, spin, R9, R10)
     code.place(claim)
-    code.move_immediate(RAX, 1)
+    code.mov(RAX, Mem(R8, 8 * _CLAIM))
+    code.mov(R10, RAX)
     code.exchange_add(Mem(R8, 8 * _NEXT), RAX)
-    code.cmp(RAX, Mem(R8, 8 * _CHUNKS))
-    code.jump_if("ge", finished)
+    code.mov(R9, Mem(R8, 8 * _CHUNKS))
+    code.sub(R9, RAX)
+    code.jump_if("le", finished)
+    # The last ones may be fewer.
+    whole = code.label()
+    code.cmp(R10, R9)
+    code.jump_if("le", whole)
+    code.mov(R10, R9)
+    code.place(whole)
+    code.mov(Mem(RSP, _CLAIMED), R10)
+    code.mov(Mem(RSP, _COUNT), R10)
     code.multiply(RAX, Mem(R8, 8 * _ROW_BYTES))
     code.mov(RSI, Mem(R8, 8 * _TABLE))
     code.add(RSI, RAX)
-    code.mov(RDI, Mem(R8, 8 * _OPERANDS))
-    code.mov(RDX, Mem(RSP, _THREAD_SCRATCH))
-    code.call(Mem(R8, 8 * _FUNCTION))
-    code.mov(R8, Mem(RSP, _AT))
+    code.mov(Mem(RSP, _ROW), RSI)
+    _call_for_each_row(code)
+    code.mov(RAX, Mem(RSP, _CLAIMED))
     code.mov(R9, Mem(R8, 8 * _DONE))
-    code.atomic_add_immediate(Mem(R9), 1)
+    code.exchange_add(Mem(R9), RAX)
     code.jump(claim)
     code.place(finished)
     _next_record(code, record)
