@@ -219,8 +219,9 @@ def kernels(
     group: int = 1,
     weight: Floats | None = None,
     keeps_pieces: bool = False,
+    is_constant: bool = True,
 ) -> list[KernelSpec]:
-    """What a two-dimensional convolution becomes."""
+    """What a two-dimensional convolution becomes, of weights that are there before the run or not."""
     given, build = shape.attributes(), VulkanBuilder(target, keeps_pieces=keeps_pieces)
     extents = [(k - 1) * d + 1 for k, d in zip(shape.kernel, given["dilations"], strict=True)]
     output = [
@@ -244,6 +245,7 @@ def kernels(
     x = contiguous(Buffer(BufferKind.INPUT, image.bytes, "x"), image)
     result = TensorType(dtypes.FLOAT32, (shape.batch, shape.filters, *windows.output))
     with build.step(result):
-        constant = contiguous(Buffer(BufferKind.CONSTANT, held.type.bytes, "w", held), held.type)
-        build.conv(x, constant, None, windows, group=group)
+        kind, constant = (BufferKind.CONSTANT, held) if is_constant else (BufferKind.INPUT, None)
+        weights = contiguous(Buffer(kind, held.type.bytes, "w", constant), held.type)
+        build.conv(x, weights, None, windows, group=group)
     return [dispatch.kernel for dispatch in build.launches]

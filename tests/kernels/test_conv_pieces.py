@@ -164,12 +164,25 @@ def test_small_elements_that_the_large_ones_leave_alone(device: str, form: str, 
     weight[1::2, :1] *= small
     weight[1::2, -1] = 1
     x[:, -1] = 0
-    weight[2] = 0
     [found] = run(graph(shape, weight), device, x)
     exact = shape.exact(x, weight)
-    assert not found[:, 2].any()
     assert error(found[:, ::2], exact[:, ::2]) <= FLOAT
     assert error(found[:, 1::2], exact[:, 1::2]) <= FLOAT
+
+
+@ONE_OF_EACH
+def test_filters_of_next_to_nothing(device: str, form: str) -> None:
+    """Whose results are zeros in pieces, beside one of zeros, whose results are."""
+    form_of(device, form)
+    x, weight = IMAGES.x(), IMAGES.weight()
+    x[:, :1], x[:, 1:] = np.copysign(1e14, x[:, :1]), np.copysign(1e30, x[:, 1:])
+    weight[2:4] = 0
+    weight[2, 0] = 1e-36
+    [found] = run(graph(IMAGES, weight), device, x)
+    exact = IMAGES.exact(x, weight)
+    assert error(found[:, 2], exact[:, 2]) <= FLOAT
+    assert not found[:, 3].any()
+    assert error(found[:, 4:], exact[:, 4:]) <= FLOAT
 
 
 @EVERY
@@ -343,9 +356,19 @@ LARGE = Shape(8, 64, 64, (56, 56), (3, 3), pads=SAME)
 
 
 def test_what_they_are_for() -> None:
-    """Strict float32, and weights that are there before the run."""
+    """Strict float32; constant weights if the device keeps them whole, too, and what a run computes."""
     assert "two pieces" in kernels(LARGE, STRICT, keeps_pieces=True)[0].variant
     assert "two pieces" not in kernels(LARGE, STRICT)[0].variant
     assert "two pieces" not in kernels(LARGE, keeps_pieces=True)[0].variant
     pointwise = replace(LARGE, kernel=(1, 1), pads=())
     assert "two pieces" in kernels(pointwise, STRICT, keeps_pieces=True)[0].variant
+    for shape in (LARGE, pointwise):
+        *packing, product = kernels(shape, STRICT, is_constant=False)
+        assert [each.label for each in packing] == ["column_magnitudes", "pack_weights"]
+        assert "two pieces" in product.variant
+
+
+def test_computed_weights_of_small_convolutions_are_not_packed() -> None:
+    """Two launches would take longer than what they save."""
+    small = replace(LARGE, batch=1, spatial=(7, 7))
+    assert "pack_weights" not in [each.label for each in kernels(small, STRICT, is_constant=False)]

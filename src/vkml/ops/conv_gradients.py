@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -75,14 +75,7 @@ def image_gradient(
     taps = [-(-k // s) for s, k in zip(strides, windows.kernel, strict=True)]
     batch = build.type_of(cotangent).dims[0]
     channels = build.type_of(weight).dims[1] * group
-    elements = build.elements_of(weight)
-    by_rest = (
-        _weights_by_rest(build, weight, strides, rests, taps, group)
-        if elements is None
-        else build.constant(
-            _weights_by_rest(AT_ONCE, elements, strides, rests, taps, group), build.type_of(weight).dtype
-        )
-    )
+    by_rest = _made_of(build, weight, _weights_by_rest, strides, rests, taps, group)
     first = [begin // s for begin, s in zip(windows.pads_begin, strides, strict=True)]
     counts = [
         (begin + size - 1) // s - at + 1
@@ -144,7 +137,6 @@ def _rest_by_rest(
     rank, strides = len(windows.kernel), windows.strides
     batch, channels = build.type_of(cotangent).dims[0], build.type_of(weight).dims[1] * group
     counts = [-(-size // s) for size, s in zip(windows.spatial, strides, strict=True)]
-    elements = build.elements_of(weight)
     made = []
     for place in itertools.product(*map(range, strides)):
         reached = [at + begin for at, begin in zip(place, windows.pads_begin, strict=True)]
@@ -153,13 +145,7 @@ def _rest_by_rest(
         taps = [-(-(k - r) // s) for k, r, s in zip(windows.kernel, rests, strides, strict=True)]
         begins = [(q - 1) * d - at for q, d, at in zip(taps, windows.dilations, first, strict=True)]
         ends = [at + n - size for at, n, size in zip(first, counts, windows.output, strict=True)]
-        own = (
-            _weights_of_rest(build, weight, strides, rests, group)
-            if elements is None
-            else build.constant(
-                _weights_of_rest(AT_ONCE, elements, strides, rests, group), build.type_of(weight).dtype
-            )
-        )
+        own = _made_of(build, weight, _weights_of_rest, strides, rests, group)
         made.append(
             build.apply(
                 "Conv",
@@ -191,6 +177,15 @@ def _by_channel_and_rest(build: Emitter[T], bias: T, rests: int) -> T:
         return build.constant(np.repeat(elements, rests), build.type_of(bias).dtype)
     repeated = expanded(build, reshaped(build, bias, (channels, 1)), (channels, rests))
     return reshaped(build, repeated, (channels * rests,))
+
+
+def _made_of(build: Emitter[T], weight: T, make: Callable[..., Any], *how: Any) -> T:
+    """What `make(build, weight, *how)` makes; of a constant at once, a constant."""
+    elements = build.elements_of(weight)
+    if elements is None:
+        made: T = make(build, weight, *how)
+        return made
+    return build.constant(make(AT_ONCE, elements, *how), build.type_of(weight).dtype)
 
 
 def _weights_by_rest(

@@ -110,6 +110,20 @@ def test_no_level_begins_before_all_of_the_one_before_is_done(closed: int) -> No
     assert all((mark == 1).all() for mark in marks)
 
 
+@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("chunks", [1, 47, 480, 481, 509])
+def test_short_chunks_are_claimed_several_at_a_time(threads: int, chunks: int) -> None:
+    """Each is computed once, the last ones, too, which may be fewer than are claimed."""
+    x = np.zeros(chunks * CHUNK, np.float32)
+    launch = Launch(axpy(instruction_set(), 1.0, 1.0), table(chunks), WORTH_SECONDS)
+    with WorkerPool(threads) as pool:
+        recording = Recording([[(launch, [x.ctypes.data])]] * 3, pool)
+        assert recording.threads == threads
+        for _ in range(50):
+            recording.run()
+    np.testing.assert_array_equal(x, 150)
+
+
 @pytest.mark.parametrize("threads", [2, 4])
 def test_thousands_of_runs_lose_no_chunk(threads: int) -> None:
     chunks = 8
