@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import vkml
 from tests.ops.checking import check_operator, inferred_types, random_array
+from vkml.engine.sketch import Sketch
 from vkml.errors import InvalidGraph
+from vkml.onnx import save_graph
 
 
 def _random(seed: int, *shape: int, dtype: object = np.float32) -> np.ndarray:
@@ -42,3 +45,27 @@ def test_einsum(equation: str, shapes: list[tuple[int, ...]]) -> None:
 def test_einsum_refuses_malformed_equations(equation: str) -> None:
     with pytest.raises(InvalidGraph, match="equation"):
         inferred_types("Einsum", [np.zeros((2, 3), np.float32)] * 2, {"equation": equation})
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes"),
+    [
+        ("bhid,bhjd->bhij", [(2, 3, 5, 8), (2, 3, 7, 8)]),
+        ("ibnd,jbnd->bnij", [(5, 2, 3, 8), (7, 2, 3, 8)]),
+        ("ibh,hnd->ibnd", [(5, 2, 16), (16, 4, 3)]),
+        ("bnij,jbnd->ibnd", [(2, 3, 5, 7), (7, 2, 3, 8)]),
+    ],
+)
+def test_contractions_are_machine_code_on_the_cpu(equation: str, shapes: list[tuple[int, ...]]) -> None:
+    sketch = Sketch("contraction")
+    names = [sketch.input(f"x{at}", shape) for at, shape in enumerate(shapes)]
+    graph = sketch.finish(sketch.node("Einsum", *names, equation=equation))
+    inputs = [_random(index, *shape) for index, shape in enumerate(shapes)]
+    model = save_graph(graph)
+    assert model is not None
+    with vkml.InferenceSession(model, devices="cpu") as session:
+        [found] = session.run(None, dict(zip(names, inputs, strict=True)))
+        slow = [step.operators for step in session.report().steps if step.variant == "numpy"]
+    assert not slow
+    wanted = np.einsum(equation, *(each.astype(np.float64) for each in inputs))
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)

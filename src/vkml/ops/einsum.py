@@ -93,6 +93,7 @@ class Einsum(Operator):
 
     inputs = (1, 2**31)
     attributes = {"equation": ""}
+    is_stepwise = True
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         operands = [required(node, inputs, index) for index in range(len(inputs))]

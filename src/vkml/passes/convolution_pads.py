@@ -15,7 +15,7 @@ from vkml.ops.checks import integers
 from vkml.ops.padding import pad_geometry
 from vkml.ops.slicing import slice_geometry
 
-_ADDS_BY_ITSELF = ("SAME_UPPER", "SAME_LOWER")
+ADDS_BY_ITSELF = ("SAME_UPPER", "SAME_LOWER")
 
 
 def fold_pads(graph: Graph) -> Graph:
@@ -27,7 +27,7 @@ def fold_pads(graph: Graph) -> Graph:
     nodes: list[Node | None] = list(graph.nodes)
     for at in convolutions:
         conv = graph.nodes[at]
-        if conv.attributes["auto_pad"] in _ADDS_BY_ITSELF:
+        if conv.attributes["auto_pad"] in ADDS_BY_ITSELF:
             continue
         found = _behind_pad(conv, graph, index)
         if found is not None:
@@ -63,7 +63,7 @@ def _behind_pad(conv: Node, graph: Graph, index: GraphIndex) -> tuple[Node, int]
     if any(sides[axis] for axis in (0, 1, rank, rank + 1)) or min(sides) < 0:
         return None
     more = [*geometry.begins[2:], *geometry.ends[2:]]
-    pads = [own + added for own, added in zip(_pads(conv, rank), more, strict=True)]
+    pads = [own + added for own, added in zip(pads_of(conv, rank), more, strict=True)]
     attributes = {**conv.attributes, "auto_pad": "NOTSET", "pads": tuple(pads)}
     return replace(conv, inputs=(pad.inputs[0], *conv.inputs[1:]), attributes=attributes), at
 
@@ -84,7 +84,7 @@ def _before_slice(conv: Node, graph: Graph, index: GraphIndex) -> tuple[Node, in
     geometry = slice_geometry(cut, dims, stated[0], stated[1], *stated[2:])
     if any(step != 1 for step in geometry.steps) or tuple(geometry.sizes[:2]) != tuple(dims[:2]):
         return None
-    pads, strides = _pads(conv, len(dims)), conv.attributes["strides"] or (1,) * (len(dims) - 2)
+    pads, strides = pads_of(conv, len(dims)), conv.attributes["strides"] or (1,) * (len(dims) - 2)
     spatial = len(dims) - 2
     for axis in range(spatial):
         first = geometry.starts[axis + 2]
@@ -99,7 +99,7 @@ def _before_slice(conv: Node, graph: Graph, index: GraphIndex) -> tuple[Node, in
     return replace(conv, outputs=cut.outputs, attributes=attributes), at
 
 
-def _pads(conv: Node, rank: int) -> list[int]:
+def pads_of(conv: Node, rank: int) -> list[int]:
     stated = conv.attributes["pads"] if conv.attributes["auto_pad"] != "VALID" else None
     return list(stated or (0,) * (2 * (rank - 2)))
 

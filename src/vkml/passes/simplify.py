@@ -13,6 +13,7 @@ from vkml.ir import Constant, Graph, GraphIndex, Node, dtypes, find, unused, val
 from vkml.ir.file_constant import OWNED_BYTES, release_pages
 from vkml.ir.graph import ScaledConstant, scaled
 from vkml.passes.convolution_pads import fold_pads
+from vkml.passes.parallel_convolutions import add_parallel_convolutions
 from vkml.passes.pointwise_quantization import state_quantization
 
 CACHED = 1 << 16
@@ -21,7 +22,8 @@ CACHED = 1 << 16
 
 def simplify(graph: Graph) -> Graph:
     """All simplifications, in order. The graph is specialised: types are static."""
-    return fold_batch_normalization(fold_pads(remove_identities(state_quantization(state_casts(graph)))))
+    graph = fold_pads(remove_identities(state_quantization(state_casts(graph))))
+    return add_parallel_convolutions(fold_batch_normalization(graph))
 
 
 def state_casts(graph: Graph) -> Graph:

@@ -1,0 +1,267 @@
+"""Convolutions of one input whose results are added become one, of the sum of their weights; constants, bias.
+
+Networks with branches that are meant to be merged after training are often exported before: 3×3, 1×1 and a
+normalised input side by side. Weights are added where the smaller kernel lies within the larger one, so that
+nothing is read that was not read before. The operators are named here, for the rewrite is about these alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from vkml.dataclasses import dataclass
+from vkml.ir import Constant, Graph, GraphIndex, Node, dtypes, unused, value_names
+from vkml.ir.file_constant import OWNED_BYTES, release_pages
+from vkml.ir.graph import MadeConstant, ScaledConstant
+from vkml.passes.convolution_pads import ADDS_BY_ITSELF, pads_of
+
+Array = np.ndarray[Any, Any]
+
+_TYPES = (dtypes.FLOAT32, dtypes.FLOAT64)
+
+
+@dataclass(frozen=True)
+class _Window:
+    """What a convolution reads, axis by axis of space."""
+
+    kernel: tuple[int, ...]
+    begins: tuple[int, ...]
+    """Pads before the first element."""
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+
+    def place_of(self, other: _Window) -> tuple[int, ...] | None:
+        """The tap of this window at which another one's first lies; None where it does not lie within."""
+        if self.strides != other.strides:
+            return None
+        place = []
+        for axis, (size, small) in enumerate(zip(self.kernel, other.kernel, strict=True)):
+            step = self.dilations[axis]
+            if small > 1 and step != other.dilations[axis]:
+                return None
+            at, rest = divmod(self.begins[axis] - other.begins[axis], step)
+            if rest or at < 0 or at + small > size:
+                return None
+            place.append(at)
+        return tuple(place)
+
+
+@dataclass(frozen=True)
+class _Term:
+    """A convolution of constants, or a normalisation that is one of a single tap a channel."""
+
+    node: Node
+    window: _Window
+    weight: Constant | Array
+    """[filters, channels a group, *kernel]; of a normalisation its factors, [channels], float64."""
+    bias: Array
+    """[filters], float64."""
+    bound: float
+    """No element of the weight is larger in magnitude."""
+
+    @property
+    def x(self) -> str:
+        return self.node.inputs[0]
+
+    @property
+    def group(self) -> int:
+        return int(self.node.attributes["group"])
+
+
+def add_parallel_convolutions(graph: Graph) -> Graph:
+    """The graph, specialised, with sums of convolutions of one value by constants as one convolution each.
+
+    Weights of float32 and float64 alone, whose sums stay finite.
+    """
+    present = {node.op for node in graph.nodes if not node.domain}
+    if not {"Add", "Conv"} <= present:
+        return graph
+    found = _Sums(graph)
+    for at, node in enumerate(graph.nodes):
+        if not node.domain:
+            found.look_at(at, node)
+    return found.finish()
+
+
+class _Sums:
+    """What is known of a graph while its nodes are gone through in order."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._index = GraphIndex.of(graph)
+        self._nodes: list[Node | None] = list(graph.nodes)
+        self._constants, self._types = dict(graph.constants), dict(graph.types)
+        self._taken = value_names(graph)
+        self._places: dict[str, int] = {}
+        """Value → where the convolution or normalisation is that makes it."""
+        self._bounds: dict[int, float] = {}
+        """Of weights, by identity: they are kept by `_constants`."""
+        self._is_changed = False
+
+    def look_at(self, at: int, node: Node) -> None:
+        """Notes what may be a term; puts a convolution in the place of a sum of two that fit each other."""
+        result = node.outputs[0]
+        if node.op in ("Conv", "BatchNormalization"):
+            self._places[result] = at
+        if node.op != "Add":
+            return
+        places = [self._places[name] for name in node.inputs if self._is_term(name, result)]
+        terms = [term for term in map(self._term, places) if term is not None]
+        made: tuple[Node, Constant | None, Constant] | None
+        if len(terms) == len(set(places)) == 2:
+            made = _sum(terms[0], terms[1]) or _sum(terms[1], terms[0])
+        elif len(terms) == 1:
+            others = [self._constants.get(name) for name in node.inputs]
+            made = next((_with(terms[0], other) for other in others if other is not None), None)
+        else:
+            return
+        if made is None:
+            return
+        conv, weight, bias = made
+        named = self._name(f"{result}+bias", bias)
+        if weight is None:
+            weights = conv.inputs[1]
+        else:
+            weights = self._name(f"{result}+weight", weight)
+            self._bounds[id(weight)] = sum(term.bound for term in terms)
+        for place in places:
+            self._nodes[place] = None
+        self._nodes[at] = replace(conv, inputs=(conv.inputs[0], weights, named), outputs=node.outputs)
+        self._places[result] = at
+        self._is_changed = True
+
+    def finish(self) -> Graph:
+        if not self._is_changed:
+            return self._graph
+        nodes = tuple(node for node in self._nodes if node is not None)
+        return replace(self._graph, nodes=nodes, constants=self._constants, types=self._types)
+
+    def _is_term(self, name: str, result: str) -> bool:
+        index = self._index
+        return (
+            name in self._places
+            and self._types[name] == self._types[result]
+            and index.uses(name) == 1
+            and not index.is_output(name)
+            and not index.is_captured(name)
+        )
+
+    def _name(self, wanted: str, constant: Constant) -> str:
+        name = unused(wanted, self._taken)
+        self._taken.add(name)
+        self._constants[name], self._types[name] = constant, constant.type
+        return name
+
+    def _term(self, place: int) -> _Term | None:
+        node = self._nodes[place]
+        assert node is not None, "a value that is read is made"
+        stated = [self._constants.get(name) for name in node.inputs[1:]]
+        arrays = [constant for constant in stated if constant is not None]
+        if len(arrays) < len(stated) or any(each.dtype not in _TYPES for each in arrays):
+            return None
+        if node.op == "Conv":
+            return self._convolution(node, arrays)
+        if node.attributes["training_mode"] or any(node.outputs[1:]):
+            return None
+        scale, shift, mean, variance = (np.asarray(each.array, np.float64) for each in arrays)
+        with np.errstate(all="ignore"):
+            factors = scale / np.sqrt(variance + node.attributes["epsilon"])
+            bias = shift - mean * factors
+        one = (1,) * (self._types[node.inputs[0]].rank - 2)
+        return _Term(node, _Window(one, (0,) * len(one), one, one), factors, bias, _largest(factors))
+
+    def _convolution(self, node: Node, arrays: list[Constant]) -> _Term | None:
+        weight = arrays[0]
+        rank = len(weight.shape)
+        if rank < 3 or node.attributes["auto_pad"] in ADDS_BY_ITSELF:
+            return None
+        bound = self._bounds.get(id(weight))
+        if bound is None:
+            scaled = weight if isinstance(weight, ScaledConstant) else None
+            bound = _largest(weight.array if scaled is None else scaled.largest)
+            self._bounds[id(weight)] = bound
+            if scaled is None:
+                release_pages(weight)
+        one = (1,) * (rank - 2)
+        window = _Window(
+            weight.shape[2:],
+            tuple(pads_of(node, rank)[: rank - 2]),
+            tuple(node.attributes["strides"] or one),
+            tuple(node.attributes["dilations"] or one),
+        )
+        bias = np.asarray(arrays[1].array, np.float64) if len(arrays) > 1 else np.zeros(weight.shape[0])
+        return _Term(node, window, weight, bias, bound)
+
+
+def _largest(array: Array) -> float:
+    """The largest magnitude; infinite where there is NaN."""
+    found = float(max(array.max(initial=0), -array.min(initial=0)))
+    return found if found == found else float("inf")
+
+
+def _sum(larger: _Term, smaller: _Term) -> tuple[Node, Constant, Constant] | None:
+    """The first of two terms, the weight and the bias of both together; None where they do not fit."""
+    weight, added = larger.weight, smaller.weight
+    place = larger.window.place_of(smaller.window)
+    if place is None or not isinstance(weight, Constant) or larger.x != smaller.x:
+        return None
+    if isinstance(added, Constant):
+        fits = smaller.group == larger.group and added.shape[:2] == weight.shape[:2]
+        fits = fits and added.dtype == weight.dtype
+    else:
+        fits = weight.shape[0] == len(added)
+    bias = _bias(weight, larger.bias, smaller.bias)
+    if not fits or bias is None or not larger.bound + smaller.bound < _half_of_greatest(weight):
+        return None
+    make = functools.partial(_added, other=added, place=place)
+    made: Constant
+    if weight.type.bytes > OWNED_BYTES:
+        # Made where it is read: nobody keeps a copy.
+        made = MadeConstant(weight.dtype, weight.shape, weight, make)
+    else:
+        made = Constant(weight.dtype, weight.shape, make(weight.array))
+    return larger.node, made, bias
+
+
+def _with(term: _Term, added: Constant) -> tuple[Node, None, Constant] | None:
+    """A convolution and its bias with a constant of one element, or one a channel, in it."""
+    weight = term.weight
+    if not isinstance(weight, Constant) or added.dtype != weight.dtype:
+        return None
+    channels = (weight.shape[0], *(1 for _ in weight.shape[2:]))
+    shape = added.shape[1:] if len(added.shape) == len(weight.shape) and added.shape[0] == 1 else added.shape
+    if shape != channels and math.prod(shape) != 1:
+        return None
+    bias = _bias(weight, term.bias, np.asarray(added.array, np.float64).reshape(-1))
+    return None if bias is None else (term.node, None, bias)
+
+
+def _bias(weight: Constant, one: Array, other: Array) -> Constant | None:
+    """The sum of two biases, if it is finite."""
+    with np.errstate(all="ignore"):
+        bias = (one + other).astype(weight.dtype.storage)
+    return Constant(weight.dtype, bias.shape, bias) if np.isfinite(bias).all() else None
+
+
+def _half_of_greatest(weight: Constant) -> float:
+    return float(np.finfo(weight.dtype.storage).max) / 2
+
+
+def _added(weight: Array, other: Constant | Array, place: tuple[int, ...]) -> Array:
+    """A weight and another one whose first tap is at `place`, or factors of channels on themselves there."""
+    made = weight.copy()
+    if isinstance(other, Constant):
+        array = other.array
+        sizes = zip(place, array.shape[2:], strict=True)
+        taps: tuple[Any, ...] = (..., *(slice(at, at + size) for at, size in sizes))
+        made[taps] += array
+        return made
+    filters = np.arange(len(other))
+    at = (filters, filters % weight.shape[1], *place)
+    made[at] = (made[at].astype(np.float64) + other).astype(made.dtype)
+    return made
