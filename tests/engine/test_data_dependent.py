@@ -19,6 +19,7 @@ from vkml.engine.sketch import Sketch
 from vkml.ir import Constant, Graph, dtypes
 from vkml.ir.operator import REGISTRY
 from vkml.onnx import save_graph
+from vkml.passes import folding
 
 Array = np.ndarray[Any, Any]
 Feed = dict[str, Array]
@@ -327,3 +328,39 @@ def test_sizes_that_data_decide_lie_beside_open_ones(device_name: str) -> None:
             found, negative = session.run(None, {"x": data, "y": other})
             assert found.tolist() == [1, 2]
             np.testing.assert_array_equal(negative, -other)
+
+
+@pytest.mark.parametrize("is_sized_folded", [True, False])
+@pytest.mark.parametrize("rows", [40, "rows"])
+def test_values_that_decide_sizes_and_are_larger_than_what_is_folded(
+    device_name: str, rows: int | str, is_sized_folded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Indices as Longformer's export makes them: the places of a fill's ones, counted out over rows."""
+    monkeypatch.setattr(folding, "FOLD_LIMIT", 1 << 10)
+    if not is_sized_folded:
+        monkeypatch.setattr(folding, "SIZED_LIMIT", 0)
+    sketch = Sketch("counted")
+    x = sketch.input("x", (rows, 64))
+    values = x
+    for _ in range(2):
+        shape = sketch.node("Shape", values)
+        count = sketch.node("ReduceProd", shape, keepdims=1)
+        one_each = Constant(dtypes.FLOAT32, (1,), np.ones(1, np.float32))
+        ones = sketch.node("ConstantOfShape", count, value=one_each)
+        places = sketch.node("Transpose", sketch.node("NonZero", ones), perm=[1, 0])
+        grid = sketch.node("Reshape", sketch.node("Squeeze", places, one(sketch, 1)), shape)
+        indices = sketch.node("Reshape", sketch.node("Slice", grid, *cut(sketch)), one(sketch, -1))
+        flat = sketch.node("Reshape", sketch.node("Relu", values), one(sketch, -1))
+        values = sketch.node("Reshape", sketch.node("Gather", flat, indices), one(sketch, -1, 64))
+    model = save_graph(sketch.finish(values))
+    with vkml.InferenceSession(model, devices=device_name) as session:
+        for size in (40, 40) if rows == 40 else (40, 56, 33):
+            data = np.random.default_rng(size).standard_normal((size, 64), np.float32)
+            check(session, model, {"x": data})
+        report = session.report({"rows": 40} if rows == "rows" else None)
+        assert is_sized_folded == all("NonZero" not in label for step in report.steps for label in step.nodes)
+
+
+def cut(sketch: Sketch) -> tuple[str, str, str]:
+    """From row 3 on, all but the last."""
+    return one(sketch, 3), one(sketch, -1), one(sketch, 0)

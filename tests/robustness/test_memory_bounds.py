@@ -133,6 +133,41 @@ def test_shapes_are_known_whatever_folding_has_spent() -> None:
     np.testing.assert_array_equal(y, np.arange(6).reshape(3, 2))
 
 
+def placed(count: int, elements: int) -> bytes:
+    """So many times the places of a fill's elements, whose number decides a size."""
+    nodes, total = [], "x"
+    for i in range(count):
+        nodes += [
+            node("Expand", ["one", "size"], [f"fill{i}"], f"fill{i}"),
+            node("NonZero", [f"fill{i}"], [f"places{i}"], f"places{i}"),
+            node("Transpose", [f"places{i}"], [f"column{i}"], perm=[1, 0]),
+            node("ReduceMax", [f"column{i}"], [f"most{i}"], keepdims=0),
+            node("Cast", [f"most{i}"], [f"real{i}"], to=1),
+            node("Add", [total, f"real{i}"], [f"total{i}"]),
+        ]
+        total = f"total{i}"
+    nodes.append(node("Identity", [total], ["y"]))
+    constants = {"one": np.ones(1, np.float32), "size": np.array([elements])}
+    return model(nodes, [value("x", (1,))], [value("y", (1,))], constants)
+
+
+def test_sizes_decided_by_values_larger_than_what_is_folded(tmp_path: Path) -> None:
+    """Each is computed all the same, and let go of before the next."""
+    data = placed(6, 12 * MIB)
+    with vkml.InferenceSession(data, devices="cpu") as session:
+        [y] = session.run(None, {"x": np.zeros(1, np.float32)})
+    np.testing.assert_allclose(y, [6 * (12 * MIB - 1)])
+    assert loaded(tmp_path, data)[1] < MOST_LOADING
+
+
+def test_sizes_decided_by_values_larger_than_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vkml.engine.plan_memory.free_memory", lambda: 32 * MIB)
+    with pytest.raises(vkml.OutOfMemory) as caught:
+        vkml.InferenceSession(placed(1, 32 * MIB), devices="cpu")
+    for word in ("Expand node 'fill0'", "decides sizes", "64.0 MiB", "32.0 MiB are free"):
+        assert word in str(caught.value), caught.value
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"], ids=["machine-code", "numpy"])
 def test_results_that_are_alive_together(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
     """Ten of 6 MiB where 32 MiB are free; each fits alone."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from vkml.cpu.memory import MemoryBudget, amount, free_memory
 from vkml.engine.cpu_bound import CpuBound
@@ -27,6 +27,29 @@ def check_results(nodes: Sequence[Node], types: Mapping[str, TensorType], budget
             f"cpu: {label} needs {amount(need)} for its results, {budget}; use a smaller batch, or another "
             "device"
         )
+
+
+def check_folded(share: float) -> Callable[[Node, int], None]:
+    """What refuses values that decide sizes where there is no memory to compute them before a run.
+
+    It is given the node that makes one, and the bytes of all that planning then holds beyond its allowance.
+
+    Args:
+        share: of the memory that is free when the first comes.
+    """
+    found: list[MemoryBudget] = []
+
+    def check(node: Node, need: int) -> None:
+        if not found:
+            found.append(budget_of(share))
+        [budget] = found
+        if not budget.admits(need):
+            raise OutOfMemory(
+                f"cpu: the result of {node.label} decides sizes, so it is computed before the model runs; "
+                f"such values need {amount(need)} beyond what constants take, {budget}; use a smaller batch"
+            )
+
+    return check
 
 
 def check_peak(programs: Sequence[Bound], types: Mapping[str, TensorType], share: float) -> None:

@@ -17,7 +17,7 @@ from vkml.engine.flight import Queues
 from vkml.engine.overlap import cut_for_overlap, stages, with_copies
 from vkml.engine.placement import CPU, Placement, cut, named_device, place
 from vkml.engine.plan import Plan
-from vkml.engine.plan_memory import budget_of, check_peak, check_program, check_results
+from vkml.engine.plan_memory import budget_of, check_folded, check_peak, check_program, check_results
 from vkml.engine.programs import Bound, VulkanBound
 from vkml.engine.written_over import written_over
 from vkml.ir import Constant, Graph, Node, TensorType, dtypes
@@ -89,7 +89,8 @@ def _make_plan(
     sizes: Sizes | None,
 ) -> Plan:
     optimise = options.graph_optimization_level > 0
-    graph = remove_dead(specialise(graph, shapes, values, arithmetic))
+    graph = specialise(graph, shapes, values, arithmetic, check_folded(options.memory_limit))
+    graph = remove_dead(graph)
     graph = replace(graph, constants={name: settled(constant) for name, constant in graph.constants.items()})
     if optimise:
         simplified = simplify(graph)

@@ -139,7 +139,7 @@ def _evaluate(node: Node, folding: Folding) -> dict[str, Constant] | None:
         return None
     known = [Known(constants[n].type, constants[n].array) if n else None for n in node.inputs]
     types = infer_types(node, known)
-    if not all(type_.is_static for type_ in types) or not folding.admits(types):
+    if not all(type_.is_static for type_ in types) or not folding.admits(node, types):
         return None
     arrays = evaluate_constant(node, [None if k is None else k.value for k in known])
     return {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ from vkml.ir import Constant, Graph, Known, Node, Operator, TensorType, Value, f
 from vkml.ir.graph import MadeConstant
 from vkml.ir.size import is_deciding
 from vkml.passes.explain import explained
-from vkml.passes.folding import Folding, is_foldable
+from vkml.passes.folding import Folding, decide_types, is_foldable
 from vkml.passes.open_values import evaluate_open, is_open
 
 Array = np.ndarray[Any, Any]
@@ -25,6 +25,7 @@ def specialise(
     shapes: Mapping[str, tuple[int, ...]],
     values: Mapping[str, Any] | None = None,
     arithmetic: Collection[str] = (),
+    check_memory: Callable[[Node, int], None] | None = None,
 ) -> Graph:
     """The graph for one signature of inputs: static types everywhere, shape arithmetic folded away.
 
@@ -33,6 +34,8 @@ def specialise(
         shapes: input name → shape.
         values: inputs whose values are known too; they become constants, which keep the arrays.
         arithmetic: values that may be computed from these. Nothing else is: it would be running the model.
+        check_memory: called before a value that decides types is computed though folding has nothing left,
+            with the node that makes it and the bytes beyond; may refuse.
 
     Raises:
         InvalidGraph: a node whose inputs do not fit, with the node's label.
@@ -47,7 +50,7 @@ def specialise(
     given = set(values)
     """Values, and what is computed from them."""
     types.update({name: constant.type for name, constant in constants.items()})
-    folding = Folding(graph, constants)
+    folding = Folding(graph, constants, lambda: decide_types(graph, values.keys(), arithmetic), check_memory)
     nodes: list[Node] = []
     is_static = True
     """Whether all types are so far: nothing is refused for its size then."""
@@ -145,8 +148,8 @@ def _check_sizes(node: Node, known: Sequence[Known | None]) -> None:
     for name, given in zip(node.inputs, known, strict=True):
         if given is not None and not given.type.is_static:
             raise InvalidGraph(
-                f"{node.label}: the size of its input '{name}' is decided by values that are too large to be "
-                "computed before the model runs"
+                f"{node.label}: the size of its input '{name}' is decided by values that are not known "
+                "before the model runs"
             )
 
 
@@ -157,7 +160,7 @@ def _check_values(node: Node, positions: tuple[int, ...], known: list[Known | No
             if given is not None and given.value is None:
                 raise InvalidGraph(
                     f"{node.label}: its input '{node.inputs[position]}' decides shapes and is computed from "
-                    "values that are too large to be computed before the model runs"
+                    "values that are not known before the model runs"
                 )
 
 
@@ -177,7 +180,7 @@ def _fold(
     if not is_foldable(node):
         return None
     made = [types[name] for name in outputs]
-    if not all(type_.is_static and not type_.is_open for type_ in made) or not folding.admits(made):
+    if not all(type_.is_static and not type_.is_open for type_ in made) or not folding.admits(node, made):
         return None
     values = [_value(given, at in operator.type_inputs) for at, given in enumerate(known)]
     if any(value is None and given is not None for value, given in zip(values, known, strict=True)):
