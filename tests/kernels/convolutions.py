@@ -121,19 +121,30 @@ def tf32(x: Floats) -> Doubles:
     return bits.view(np.float32).astype(np.float64)
 
 
-def convolved(device: str, shape: Shape, x: Floats, weight: Floats, *, is_transposed: bool = False) -> Floats:
-    """By weights that are inputs, of which filters may lie side by side, with guard zones."""
+def convolved(
+    device: str,
+    shape: Shape,
+    x: Floats,
+    weight: Floats,
+    *,
+    is_transposed: bool = False,
+    is_constant: bool = False,
+) -> Floats:
+    """By weights that are inputs, of which filters may lie side by side, or a constant; with guard zones."""
     sketch = Sketch("conv of two values")
     order = [*range(1, weight.ndim), 0]
     given = sketch.input("x", x.shape)
-    weights = sketch.input("w", weight.transpose(order).shape if is_transposed else weight.shape)
+    if is_constant:
+        weights = sketch.constant(weight)
+    else:
+        weights = sketch.input("w", weight.transpose(order).shape if is_transposed else weight.shape)
     if is_transposed:
         weights = sketch.node("Transpose", weights, perm=[weight.ndim - 1, *range(weight.ndim - 1)])
         weight = weight.transpose(order).copy()
     model = save_graph(sketch.finish(sketch.node("Conv", given, weights, **shape.attributes())))
     options = vkml.SessionOptions(guard_bytes=256)
     with vkml.InferenceSession(model, options, devices=device, precision="high") as session:
-        [found] = session.run(None, {"x": x, "w": weight})
+        [found] = session.run(None, {"x": x} if is_constant else {"x": x, "w": weight})
         variants = [step.variant for step in session.report().steps]
     assert is_as_forced(variants), variants
     return found
@@ -156,6 +167,17 @@ def check_small_elements(device: str, shape: Shape) -> None:
         x[:, ::2] = 0
         weight[:, ::2] *= np.float32(factor)
         assert worst_result(shape, convolved(device, shape, x, weight), x, weight) < ROUNDED, factor
+
+
+def check_holes(device: str, shape: Shape) -> None:
+    """Constant filters that read either the large channels of images or the small ones."""
+    for factor in (1e6, 1e12, 1e25):
+        x, weight = shape.x(), shape.weight()
+        x[:, ::2] *= np.float32(factor)
+        weight[::2, ::2] = 0
+        weight[1::2, 1::2] *= np.float32(1e-9)
+        found = convolved(device, shape, x, weight, is_constant=True)
+        assert worst_result(shape, found, x, weight) < ROUNDED, factor
 
 
 def check_magnitudes(device: str, shape: Shape) -> None:

@@ -16,6 +16,7 @@ from tests.kernels.convolutions import (
     ROUNDED,
     Doubles,
     Shape,
+    check_holes,
     check_magnitudes,
     check_not_finite,
     check_small_elements,
@@ -230,6 +231,14 @@ def test_small_elements_that_the_large_ones_leave_alone(device: str, name: str) 
     choice, shape = COMPUTED[name]
     matrix_units.forced = fitting(choice, device)
     check_small_elements(device, shape)
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_constant_filters_of_holes(device: str, name: str) -> None:
+    """What fp16 cuts off of small elements is all that some filters read."""
+    choice, shape = COMPUTED[name]
+    matrix_units.forced = fitting(choice, device)
+    check_holes(device, shape)
 
 
 @pytest.mark.parametrize("name", COMPUTED)

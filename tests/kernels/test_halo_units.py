@@ -13,6 +13,7 @@ import vkml
 from benchmarks.conv_units.layers import SETS, Layer
 from tests.kernels.convolutions import (
     Shape,
+    check_holes,
     check_magnitudes,
     check_not_finite,
     check_small_elements,
@@ -214,6 +215,14 @@ def test_small_elements_that_the_large_ones_leave_alone(device: str, name: str) 
     choice, shape = COMPUTED[name]
     force(device, choice)
     check_small_elements(device, shape)
+
+
+@BY_VALUES
+def test_constant_filters_of_holes(device: str, name: str) -> None:
+    """What fp16 cuts off of small elements is all that some filters read."""
+    choice, shape = COMPUTED[name]
+    force(device, choice)
+    check_holes(device, shape)
 
 
 @BY_VALUES

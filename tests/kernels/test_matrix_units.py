@@ -408,7 +408,7 @@ def test_who_finds_the_scales() -> None:
 
     def rule(m: int = 128, k: int = 768, n: int = 768, products: int = 1, spread: float = 1.0) -> Choice:
         weights = normal(1, k, n)
-        weights[: k // 2] *= np.float32(spread)
+        weights[::16] *= np.float32(spread)
         product, a, b = operands(m, k, n, weights=weights)
         a.buffer.products = products
         assert matrix_units.refusal(VulkanBuilder(GPU), product, a, b) == ""
@@ -427,6 +427,35 @@ def test_weights_that_scales_do_not_suit_are_strict(value: float) -> None:
     assert "weights" in matrix_units.refusal(VulkanBuilder(GPU), *operands(weights=weights))
     weights[7] = 1e-3
     assert not matrix_units.refusal(VulkanBuilder(GPU), *operands(weights=weights))
+
+
+def test_columns_of_holes_are_looked_at() -> None:
+    """One column of many that reads few rows, however large the others, is enough; a dead one is none."""
+
+    def refusal(weights: Floats) -> str:
+        return matrix_units.refusal(VulkanBuilder(GPU), *operands(k=len(weights), weights=weights))
+
+    for k in (1024, 4096):
+        weights = normal(1, k, 512)
+        weights[: k // 10, 3] = 0
+        weights[:, 5] = 0
+        assert refusal(weights) == ""
+        weights[: k // 5, 3] *= np.float32(1e-6)
+        assert "next to nothing" in refusal(weights)
+        near_one = normal(1, k, 512) * np.float32(1e-6) + np.eye(k, 512, dtype=np.float32)
+        assert "next to nothing" in refusal(near_one)
+        assert "next to nothing" in refusal(np.asfortranarray(weights))
+
+
+@pytest.mark.parametrize("has_pass", [False, True])
+def test_a_selection_keeps_the_digits_of_small_elements(device: str, has_pass: bool) -> None:
+    """Each result is one element of a row whose magnitudes fall: nothing covers what fp16 cuts off."""
+    matrix_units.forced = Choice(SMALL, 1, has_pass)
+    rows = normal(2, 40, 64) * np.float32(10) ** np.linspace(0, -30, 64, dtype=np.float32)
+    model = product(np.eye(64, dtype=np.float32), 40)
+    with vkml.InferenceSession(model, devices=device, precision="high") as session:
+        [found] = session.run(None, {"x": rows})
+    np.testing.assert_allclose(found, rows, rtol=2.0**-10)
 
 
 def test_every_tile_fits_a_gpu_and_the_rule_takes_wide_ones_for_large_products() -> None:

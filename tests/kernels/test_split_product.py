@@ -133,6 +133,18 @@ def test_small_elements_that_the_large_ones_leave_alone(tile: Tile, vulkan_devic
         assert worst(product(vulkan_device_name, b.T.copy(), a.T.copy()), b.T, a.T) < bound(tile), factor
 
 
+def test_constants_of_holes(tile: Tile, vulkan_device_name: str) -> None:
+    """Columns that read either the large elements of a row or the small ones."""
+    for factor in (1e6, 1e12, 1e25):
+        a, b = normal(1, 33, 64), normal(2, 64, 24)
+        a[:, ::2] *= np.float32(factor)
+        b[::2, ::2] = 0
+        b[1::2, 1::2] *= np.float32(1e-9)
+        sketch = Sketch("product")
+        value = sketch.node("MatMul", sketch.input("a", a.shape), sketch.constant(b))
+        assert worst(run(vulkan_device_name, sketch, value, {"a": a}), a, b) < bound(tile), factor
+
+
 def test_small_elements_that_cancel(tile: Tile, vulkan_device_name: str) -> None:
     """Pieces of the smallest are few multiples of the least there is: results may be 0 that are none."""
     random = np.random.default_rng(8)

@@ -23,6 +23,7 @@ from vkml.kernels.packed_weights import (
     define_guess,
     exponents_of,
     fragments_of,
+    has_holes,
     least_power,
     packing,
     small_of,
@@ -163,7 +164,8 @@ def launch(
     if weight.is_reversed or flat(weight) is None:
         weight = build.contiguous(weight)
     matrix = _matrix(x, weight)
-    packed, least = pack(build, matrix, fragment, tile.pieces)
+    is_guarded = needs_guard(build, matrix, tile.pieces)
+    packed, least = pack(build, matrix, fragment, tile.pieces, is_guarded=is_guarded)
     epilogue, outputs = build.take_epilogue(product.result)
     writer = build.writer()
     pointers = {
@@ -181,7 +183,7 @@ def launch(
     else:
         writer.constant(_block(weight), "BLOCK")
     writer.constant(math.prod(weight.shape[2:]), "TAPS")
-    if not weight.buffer.is_constant or tile.pieces == 2:
+    if is_guarded:
         define_guard(writer, weight, packed)
     writer.constant(x.strides[1], "CHANNEL_STRIDE")
     define_guess(writer, least, tile.pieces)
@@ -198,14 +200,25 @@ def launch(
     partials = emit_finish(build, writer, product, splits, shape, tile.threads(fragment), outputs, epilogue)
     kernels = "matrix_units_windows", "unit_weights", "tile_bands", "matrix_units"
     tiles = -(-m // tile.m) * -(-filters // tile.n)
-    emit(build, writer, product, weight, kernels, choice, tiles, tile.pieces)
+    emit(build, writer, product, kernels, choice, tiles, tile.pieces, is_guarded=is_guarded)
     if partials is not None:
         add_partials(build, product, partials, splits, outputs, epilogue)
     return outputs
 
 
+def needs_guard(build: VulkanBuilder, weights: View, pieces: int) -> bool:
+    """Whether results are looked at for what fp16 may have lost: for all weights (…, n) but dense ones."""
+    return not weights.buffer.is_constant or pieces == 2 or bool(build.ask(weights, has_holes))
+
+
 def pack(
-    build: VulkanBuilder, matrix: View, fragment: Fragment, pieces: int, asked: View | None = None
+    build: VulkanBuilder,
+    matrix: View,
+    fragment: Fragment,
+    pieces: int,
+    asked: View | None = None,
+    *,
+    is_guarded: bool,
 ) -> tuple[View, int]:
     """Weights in fragments, of constants made once, of values in each run, and the least power of windows.
 
@@ -215,6 +228,7 @@ def pack(
         fragment: whose order.
         pieces: of fp16, of an element.
         asked: the constant weights whose range says how small windows may be; None: the matrix.
+        is_guarded: as `needs_guard` says.
     """
     packed = build.packed_weights if matrix.buffer.is_constant else build.packed_values
     if pieces == 2:
@@ -223,18 +237,19 @@ def pack(
         return packed(matrix, fragment), VALUES_LEAST_POWER
     least = build.ask(matrix if asked is None else asked, least_power)
     assert isinstance(least, int)
-    return packed(matrix, fragment), least
+    return packed(matrix, fragment, 1 if is_guarded else 0), least
 
 
 def emit(
     build: VulkanBuilder,
     writer: KernelWriter,
     product: Product,
-    weight: View,
     files: Sequence[str],
     choice: Choice | halo_tiles.Choice,
     tiles: int,
     pieces: int = 1,
+    *,
+    is_guarded: bool,
 ) -> None:
     """Emits a convolution of scaled fp16.
 
@@ -242,18 +257,18 @@ def emit(
         build: where the launch goes.
         writer: of the kernel, which knows all but what is the same for all tiles.
         product: its sizes.
-        weight: results are computed again where these are no constant, or in pieces, and need it.
         files: what is between scales and results.
         choice: tile and ranges of K.
         tiles: of results, each one workgroup's.
         pieces: of fp16, of an element.
+        is_guarded: whether results are computed again that need it.
     """
     fragment = build.target.fragment
     assert fragment is not None
     batch, filters, pixels = product.space
     across, rows = writer.grid(tiles, build.target.max_groups)
     writer.need(*MATRIX_UNIT_NEEDS)
-    guard = () if weight.buffer.is_constant and pieces == 1 else ("exact_results",)
+    guard = ("exact_results",) if is_guarded else ()
     scales = ("scales", *(("split_common",) if pieces == 2 else ()), "scale_guesses")
     writer.text("".join(map(template, (*scales, *files, "shared_results", *guard))))
     how = "fp16" if pieces == 1 else "pieces of fp16"

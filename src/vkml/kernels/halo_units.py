@@ -18,6 +18,7 @@ from vkml.kernels.conv_units import (
     emit,
     estimate_otherwise,
     flat,
+    needs_guard,
     pack,
     packing_of,
     why_not_in_pieces,
@@ -148,7 +149,9 @@ def launch(
             weight = build.prepared(weight, f"padded to {shape}", functools.partial(_padded, shape=shape))
     elif weight.is_reversed or flat(weight) is None:
         weight = build.contiguous(weight)
-    packed, least = pack(build, matrix_of(weight, tile.block), fragment, tile.pieces, whole)
+    matrix = matrix_of(weight, tile.block)
+    is_guarded = needs_guard(build, matrix if whole is None else whole, tile.pieces)
+    packed, least = pack(build, matrix, fragment, tile.pieces, whole, is_guarded=is_guarded)
     epilogue, outputs = build.take_epilogue(product.result)
     layout = shape_of(tile, fragment, windows, batch)
     writer = build.writer()
@@ -171,7 +174,7 @@ def launch(
         writer.constant(batch, "BATCH")
         writer.constant(layout.positions, "POSITIONS")
     define_guess(writer, least, tile.pieces)
-    if not weight.buffer.is_constant or tile.pieces == 2:
+    if is_guarded:
         define_guard(writer, weight, packed)
     writer.text(_text(tile, fragment, windows, operand, layout, pointers))
     start = writer.offset(("image",), x.strides[:1])
@@ -196,11 +199,11 @@ def launch(
         build,
         writer,
         product,
-        weight,
         ("halo_pixels", "unit_weights", "tile_bands", "halo_units"),
         choice,
         layout.tiles * -(-filters // tile.n),
         tile.pieces,
+        is_guarded=is_guarded,
     )
     if partials is not None:
         add_partials(build, product, partials, splits, outputs, epilogue)

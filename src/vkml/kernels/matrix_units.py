@@ -35,6 +35,7 @@ from vkml.kernels.packed_weights import (
     define_guess,
     exponents_of,
     fragments_of,
+    has_holes,
     least_power,
 )
 from vkml.kernels.results import add_partials, emit_finish
@@ -75,8 +76,9 @@ def refusal(build: VulkanBuilder, product: Product, a: View, b: View, *, is_rule
     why = why_not_chosen(target, product, rule_of(build, product, a, b), is_rule=is_rule)
     if why:
         return why
-    suits = build.ask(matrix_of(b), least_power) is not None
-    return "" if suits else "weights that one scale a column does not suit"
+    if build.ask(matrix_of(b), least_power) is None:
+        return "weights that one scale a column does not suit"
+    return "columns of next to nothing, mostly" if build.ask(matrix_of(b), has_holes) else ""
 
 
 def why_no_units(target: Target, *, is_forced: bool | None = None, has_pieces: bool = False) -> str:

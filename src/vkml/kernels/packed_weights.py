@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import weakref
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,10 @@ from vkml.kernels.writer import KernelWriter, load_expression, template
 if TYPE_CHECKING:
     from vkml.lowering.vulkan_builder import VulkanBuilder
 
+Array = np.ndarray[Any, Any]
+
+CACHED = 1 << 16
+"""Elements that a processor's second cache holds."""
 K_PADDING = 64
 """Packed weights hold zeros from K up to a multiple of this: what the longest step needs."""
 _CHUNK = 256
@@ -45,6 +49,18 @@ LARGEST_RANGE = 2.0**24
 An element of the other operand that lies 2^28 below its row's largest loses bits. It matters where the larger
 ones meet weights that are smaller by as much, which is kept from happening so.
 """
+HOLE = 2.0**-10
+"""What is smaller than this times the largest of its column is as good as nothing: a hole."""
+MOST_HOLES = 1 / 8
+"""The share of a column's weights that may be holes where nothing looks whether results are right.
+
+What rows' scales cut off of small elements cannot be seen beside the products of the large ones, unless a
+column has next to nothing for these: that is left to chance for some holes, not for columns made of them
+(selections, bands of filters, pruned weights). Of a normal distribution 1 in 400 is a hole.
+"""
+_LOOKED_AT = 256
+"""Weights of a column that are looked at, in so many runs of neighbours:"""
+_RUNS = 8
 LARGEST_POWER = 14
 """fp16 ends below 2^16."""
 PIECES_GUESS = 10
@@ -407,6 +423,63 @@ def _are_rows_of_all(constant: Constant, weights: View) -> bool:
         and weights.elements == count
         and weights.byte_range[1] == constant.type.bytes
     )
+
+
+_holes: weakref.WeakKeyDictionary[Constant, dict[Hashable, bool]] = weakref.WeakKeyDictionary()
+
+
+def has_holes(weights: View) -> bool:
+    """Whether more than `MOST_HOLES` of some column of a constant's weights (…, n) are holes.
+
+    Of long columns some runs are looked at, the same for all.
+    """
+    constant = weights.buffer.constant
+    assert constant is not None
+    key = weights.shape, weights.strides, weights.offset
+    known = _holes.setdefault(constant, {})
+    if key not in known:
+        known[key] = any(_are_holes(*some) for some in _columns(constant, weights))
+        release_pages(constant)
+    return known[key]
+
+
+def _columns(constant: Constant, weights: View) -> Iterator[tuple[Array, int]]:
+    """Weights (…, n), some columns at a time, and the axis along them."""
+    n = weights.shape[-1]
+    if _are_rows_of_all(constant, weights):
+        # Factors of whole columns change nothing.
+        source = constant.source if isinstance(constant, ScaledConstant) else constant
+        lines = _looked_at(source.array.reshape(n, -1).T).T
+        step = max(1, CACHED // max(1, lines[0].size))
+        for first in range(0, n, step):
+            yield lines[first : first + step].reshape(-1, lines[0].size), 1
+        return
+    elements = constant.array.reshape(-1)[weights.offset :]
+    strides = tuple(4 * stride for stride in weights.strides)
+    matrix = np.lib.stride_tricks.as_strided(elements, weights.shape, strides, writeable=False)
+    matrix = _looked_at(matrix.reshape(-1, n))
+    yield matrix.reshape(-1, n), 0
+
+
+def _looked_at(matrix: Array) -> Array:
+    """What is looked at of columns (k, n), as (neighbours, runs, n)."""
+    k, n = matrix.shape
+    if k <= _LOOKED_AT:
+        return matrix.reshape(k, 1, n)
+    along, across = matrix.strides
+    length = _LOOKED_AT // _RUNS
+    apart = (k - length) // (_RUNS - 1) * along
+    shape, strides = (length, _RUNS, n), (along, apart, across)
+    return np.lib.stride_tricks.as_strided(matrix, shape, strides, writeable=False)
+
+
+def _are_holes(columns: Array, axis: int) -> bool:
+    """Whether one of some columns has too many holes; columns of zeros alone, which make zeros, have none."""
+    sizes = np.abs(columns)
+    with np.errstate(invalid="ignore"):
+        least = sizes.max(axis=axis, initial=0, keepdims=True) * np.float32(HOLE)
+        count = np.count_nonzero(sizes < least, axis=axis)
+    return bool((count > MOST_HOLES * sizes.shape[axis]).any())
 
 
 def least_power(weights: View) -> int | None:
