@@ -87,7 +87,12 @@ class Measured:
 
 
 def measure(
-    path: str, feed: Feed, peers: Sequence[Peer], seconds: float, reference: str = ""
+    path: str,
+    feed: Feed,
+    peers: Sequence[Peer],
+    seconds: float,
+    reference: str = "",
+    expected: Sequence[Array] | None = None,
 ) -> list[Measured]:
     """Loads the model in every peer, then lets them take turns for `seconds` each.
 
@@ -98,6 +103,7 @@ def measure(
         seconds: How long each peer runs in all.
         reference: Of these the one whose outputs all are compared with; by default, and where it is not
             available, the first that is.
+        expected: What all are compared with instead.
 
     Returns:
         One entry a peer.
@@ -114,7 +120,8 @@ def measure(
             outputs[peer.name] = [np.array(each) for each in ready.run(feed)]
             for _ in range(WARM_UP_RUNS):
                 ready.run(feed)
-        expected = outputs.get(reference) or next(iter(outputs.values()), [])
+        if expected is None:
+            expected = outputs.get(reference) or next(iter(outputs.values()), [])
         for entry in found:
             if entry.peer in outputs:
                 entry.errors = errors_of(outputs.pop(entry.peer), expected)

@@ -115,12 +115,19 @@ ARCHITECTURES: dict[str, Architecture] = {
 }
 """Name → network."""
 
-LIBRARIES: dict[str, Architecture] = {
-    name: Architecture("libraries", network.inputs, network.names, make=network.make)
-    for name, network in libraries.NETWORKS.items()
-}
-"""The same of networks for which torchvision or transformers have to be installed."""
-ALL = ARCHITECTURES | LIBRARIES
+
+def _of_libraries(networks: Mapping[str, libraries.Library]) -> dict[str, Architecture]:
+    return {
+        name: Architecture("libraries", network.inputs, network.names, make=network.make)
+        for name, network in networks.items()
+    }
+
+
+LIBRARIES = _of_libraries(libraries.NETWORKS)
+"""The same of networks for which torchvision or transformers have to be installed,"""
+TIMM = _of_libraries(libraries.TIMM)
+"""or timm."""
+ALL = ARCHITECTURES | LIBRARIES | TIMM
 
 
 def files_of(name: str) -> tuple[Path, list[Feed]]:

@@ -1,4 +1,4 @@
-"""Networks of torchvision and transformers, with random weights: exports that nothing here was made for."""
+"""Networks of torchvision, transformers and timm, with random weights, that nothing here was made for."""
 
 from __future__ import annotations
 
@@ -77,6 +77,15 @@ def _transformers(name: str, inputs: Inputs, names: tuple[str, ...], **options: 
     return Library(make, inputs, names)
 
 
+def _timm(name: str, side: int = 224) -> Library:
+    def make() -> Any:
+        import timm
+
+        return _result(timm.create_model(name, pretrained=False))
+
+    return Library(make, _images(side), ("image",))
+
+
 def _text(length: int, batch: int = 1) -> Inputs:
     return lambda torch, draws: [(torch.randint(0, 1000, (batch, length), generator=draws),)]
 
@@ -93,6 +102,16 @@ def _masked_text(length: int, batch: int = 1) -> Inputs:
     return inputs
 
 
+def _tokens(length: int) -> Inputs:
+    """Tokens, which of them count, and where they are."""
+
+    def inputs(torch: Any, draws: Any) -> Values:
+        [(tokens, mask)] = _masked_text(length)(torch, draws)
+        return [(tokens, mask, torch.arange(length)[None])]
+
+    return inputs
+
+
 def _sound(count: int) -> Inputs:
     return lambda torch, draws: [(torch.randn(1, count, generator=draws),)]
 
@@ -101,7 +120,14 @@ _SMALL = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 6}
 _WIDE = {**_SMALL, "intermediate_size": 1536}
 _WORDS = {"vocab_size": 1000}
 _MASKED = ("input_ids", "attention_mask")
+_PLACED = (*_MASKED, "position_ids")
 _PIXELS = ("pixel_values",)
+_LLAMA = {**_WIDE, **_WORDS, "num_key_value_heads": 2, "head_dim": 64, "pad_token_id": 0}
+
+
+def _decoder(name: str, **more: Any) -> Library:
+    return _transformers(name, _tokens(64), _PLACED, **{**_LLAMA, **more})
+
 
 NETWORKS: dict[str, Library] = {
     "ResNet-18": _torchvision("resnet18"),
@@ -162,5 +188,37 @@ NETWORKS: dict[str, Library] = {
     "wav2vec 2.0": _transformers(
         "Wav2Vec2Model", _sound(16000), ("input_values",), conv_dim=(256,) * 7, vocab_size=32, **_WIDE
     ),
+    "Llama, 64 tokens": _decoder("LlamaForCausalLM"),
+    "Mistral, 64 tokens": _decoder("MistralForCausalLM"),
+    "Qwen 3, 64 tokens": _decoder("Qwen3ForCausalLM"),
+    "Gemma 2, 64 tokens": _decoder("Gemma2ForCausalLM"),
+    "Phi, 64 tokens": _decoder("PhiForCausalLM", num_key_value_heads=6),
+    "GPT-NeoX, 64 tokens": _decoder("GPTNeoXForCausalLM"),
+    "DeBERTa-v2": _transformers("DebertaV2Model", _masked_text(128), _MASKED, **_WIDE, **_WORDS),
+    "XLNet": _transformers(
+        "XLNetModel", _masked_text(128), _MASKED, d_model=384, n_layer=6, n_head=6, d_inner=1536, **_WORDS
+    ),
+    "Longformer": _transformers(
+        "LongformerModel", _masked_text(512), _MASKED, max_position_embeddings=1024, **_WIDE, **_WORDS
+    ),
 }
 """Name → network."""
+
+_SIDES = {
+    "cspresnet50": 256,
+    "tinynet_a": 192,
+    "edgenext_small": 256,
+    "mobilevit_s": 256,
+    "legacy_xception": 299,
+}
+"""Of timm's networks whose images are not 224 pixels wide."""
+_OF_TIMM = """
+resnet50d seresnet50 res2net50_26w_4s hrnet_w18_small dla34 vovnet39a cspresnet50 repvgg_a2 regnetx_008
+ghostnet_100 tinynet_a mixnet_s tf_efficientnet_lite0 mobilenetv4_conv_small mobilenetv4_hybrid_medium
+mobileone_s1 efficientformer_l1 efficientvit_b1 edgenext_small mobilevit_s poolformer_s12 convmixer_768_32
+mixer_s32_224 resmlp_12_224 levit_128 pit_s_224 cait_xxs24_224 twins_svt_small pvt_v2_b0 convnextv2_nano
+starnet_s1 repvit_m1 tiny_vit_5m_224 rexnet_100 skresnet18 resnest14d legacy_xception davit_tiny mvitv2_tiny
+gcvit_xxtiny lcnet_100 rdnet_tiny mambaout_femto swiftformer_xs fasternet_t0
+"""
+TIMM: dict[str, Library] = {f"timm {name}": _timm(name, _SIDES.get(name, 224)) for name in _OF_TIMM.split()}
+"""The same of timm's."""
