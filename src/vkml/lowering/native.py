@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from functools import partial
 
 from vkml.cpu.memory import MemoryBudget
 from vkml.cpu.native.executable import InstructionSet
@@ -17,8 +18,10 @@ from vkml.kernels.views import BufferKind, View
 from vkml.lowering.native_builder import NativeBuilder
 from vkml.lowering.native_layout import Border, Layouts
 from vkml.lowering.native_step import NativeStep
+from vkml.lowering.native_taps import Rules, border_of
 from vkml.lowering.nodes import place_concatenations, view_of
 from vkml.lowering.schedule import schedule
+from vkml.ops.conv import ConvGeometry
 from vkml.passes.fuse import members
 
 _FORMS_KEPT = 4096
@@ -66,7 +69,9 @@ def compile_native(
         OutOfMemory: that is not enough.
         Refused: a node has no machine code.
     """
-    layouts = _layouts(nodes, outputs, types)
+    layouts = _layouts(
+        nodes, outputs, types, partial(_rules, constants, instructions, pool.size, is_strict, types)
+    )
     build = NativeBuilder(instructions, pool.size, layouts, is_strict)
     views: dict[str, View] = {}
     sources = {name: build.buffer(BufferKind.INPUT, types[name], name) for name in inputs}
@@ -148,8 +153,35 @@ def refusals(
     return found
 
 
-def _layouts(nodes: Sequence[Node], outputs: Sequence[str], types: Mapping[str, TensorType]) -> Layouts:
-    """Which values lie channels-last, and what borders convolutions want round them."""
+def _rules(
+    constants: Collection[str],
+    instructions: InstructionSet,
+    threads: int,
+    is_strict: bool,
+    types: Mapping[str, TensorType],
+    node: Node,
+) -> Rules:
+    """What a convolution may do."""
+    if not types[node.inputs[0]].dtype.is_float:
+        return Rules.of_bytes(instructions, threads, find(node).halo_fill(node))
+    is_known = node.inputs[1] in constants
+    return Rules.of_floats(instructions, threads, is_known=is_known, is_strict=is_strict)
+
+
+def _layouts(
+    nodes: Sequence[Node],
+    outputs: Sequence[str],
+    types: Mapping[str, TensorType],
+    rules: Callable[[Node], Rules],
+) -> Layouts:
+    """Which values lie channels-last, and what borders convolutions want round them.
+
+    Args:
+        nodes: in topological order.
+        outputs: values that are wanted outside.
+        types: of all values.
+        rules: of a convolution.
+    """
     last: set[str] = set()
     borders: dict[str, Border] = {}
     for node in nodes:
@@ -165,23 +197,36 @@ def _layouts(nodes: Sequence[Node], outputs: Sequence[str], types: Mapping[str, 
                 ]
             )
         if operator.is_spatial:
-            _want_border(borders, anchor, types)
+            _want_border(borders, anchor, types, rules)
     return Layouts(frozenset(last - set(outputs)), borders)
 
 
-def _want_border(borders: dict[str, Border], node: Node, types: Mapping[str, TensorType]) -> None:
+def _want_border(
+    borders: dict[str, Border],
+    node: Node,
+    types: Mapping[str, TensorType],
+    rules: Callable[[Node], Rules],
+) -> None:
     x = types.get(node.inputs[0])
     if x is None or not x.is_static or len(x.dims) not in (3, 4):
         return
     given = [types.get(name) for name in node.inputs]
+    operator = find(node)
+    under = rules(node) if len(node.inputs) > 1 else None
     form = (
-        None if node.form is None or is_deciding() else (node.form, *[type_ and type_.key for type_ in given])
+        None
+        if node.form is None or is_deciding()
+        else (node.form, under, *[type_ and type_.key for type_ in given])
     )
     wanted = _borders.get(form) if form else None
     if wanted is None:
-        operator = find(node)
-        windows = operator.windows(node, given)
-        wanted = Border() if windows is None else Border.reached_by(windows, operator.halo_fill(node))
+        windows, fill = operator.windows(node, given), operator.halo_fill(node)
+        if windows is None:
+            wanted = Border()
+        elif under is not None and isinstance(windows, ConvGeometry):
+            wanted = border_of(windows, under, fill)
+        else:
+            wanted = Border.reached_by(windows, fill)
         if form:
             if len(_borders) >= _FORMS_KEPT:
                 _borders.clear()

@@ -11,6 +11,7 @@ import numpy as np
 from vkml.cpu.native import depthwise, product
 from vkml.cpu.native.executable import has_byte_dots
 from vkml.cpu.native.product import Terms
+from vkml.cpu.native.tiles import lanes_of
 from vkml.ir import TensorType, dtypes
 from vkml.ir.lowering import CannotLower
 from vkml.ir.size import typical
@@ -22,18 +23,18 @@ from vkml.lowering.native_images import (
     ending_channels_last,
     finish_padded,
     first_place,
+    region_launch,
     steps_of,
     taps_of,
     with_own_border,
 )
 from vkml.lowering.native_layout import Border, plane
+from vkml.lowering.native_taps import WORD, Rules, way_of
 
 if TYPE_CHECKING:
     from vkml.lowering.native_builder import NativeBuilder
 
 Array = np.ndarray[Any, Any]
-WORD = 4
-"""Bytes that an instruction multiplies and adds up."""
 
 
 def byte_matmul(build: NativeBuilder, a: View, b: View) -> list[View]:
@@ -105,21 +106,34 @@ def byte_conv(
         return _byte_depthwise(build, x, weight, over.over(2), fill)
     if group > 1 and inner % WORD:
         raise CannotLower("convolutions of bytes in groups of few channels have no machine code")
-    planar = over.over(2)
-    image = _image_of_words(build, plane(x), Border.reached_by(planar, fill))
-    terms, walks = _terms(build), steps_of(image, planar)
+    words, rules = -(-inner // WORD), Rules.of_bytes(build.instructions, build.threads, fill)
+    way = way_of(
+        over,
+        images=images,
+        channels=group * words,
+        filters=filters,
+        group=group,
+        is_depthwise=False,
+        rules=rules,
+    )
+    planar, terms = way.windows, rules.terms
+    weight = weight.slice(way.first_tap, (1,) * 5, (*weight.shape[:3], *planar.kernel))
+    image = _image_of_words(build, plane(x), replace(way.border, fill=fill))
+    walks = steps_of(image, planar)
     ending = ending_channels_last(
         build, result, filters, has_narrow=not is_open((image.shape, image.strides, result.dims))
     )
     taps = taps_of(image, planar)
-    width = product.panel_width(
-        build.instructions,
-        columns=per_group,
-        rows=typical(planar.output[1]),
-        row_bytes=WORD * typical(walks[2]),
-        terms=terms,
-    )
-    words = -(-inner // WORD)
+    if way.regions is not None:
+        width = way.regions.vectors * lanes_of(build.instructions)
+    else:
+        width = product.panel_width(
+            build.instructions,
+            columns=per_group,
+            rows=typical(planar.output[1]),
+            row_bytes=WORD * typical(walks[2]),
+            terms=terms,
+        )
 
     def pack(array: Array) -> Array:
         by_tap = array.reshape(group, per_group, inner, -1).transpose(0, 3, 2, 1)
@@ -135,6 +149,9 @@ def byte_conv(
         batch, a = (images, group), (walks[0], words, *walks[1:], 1)
         b = (0, -(-per_group // width) * width * words * len(taps))
         epilogue = grouped(epilogue, per_group)
+    if way.regions is not None:
+        launch = region_launch(build, image, way, per_group, words, epilogue, batch=batch, a=a, b=b)
+        return build.finish(launch, [image, packed], ending)
     launch = build.launch(
         product.product,
         batch=batch,

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vkml.cpu.native import depthwise, product, windows, winograd
+from vkml.cpu.native import depthwise, product, region_product, windows, winograd
 from vkml.cpu.native.expression import IDENTITY, Access, Epilogue, Expression, Step
+from vkml.cpu.native.region_product import Span
 from vkml.cpu.native.tiles import lanes_of
-from vkml.cpu.native.winograd_code import TILE
 from vkml.ir import Constant, TensorType, dtypes
 from vkml.ir.dtypes import integer_bounds
 from vkml.ir.lowering import CannotLower
@@ -23,6 +23,7 @@ from vkml.kernels.views import View
 from vkml.lowering.deferred import is_open
 from vkml.lowering.native_epilogue import ADD, Ending, after, grouped, scaled
 from vkml.lowering.native_layout import Border, access_of, places, plane, require_floats
+from vkml.lowering.native_taps import Rules, Way, way_of
 from vkml.ops.pool import window_counts
 
 if TYPE_CHECKING:
@@ -52,91 +53,132 @@ def conv(
         raise CannotLower("three-dimensional convolutions have no machine code")
     if not x.elements:
         raise CannotLower("a convolution of nothing has no machine code")
-    images, filters = result.dims[:2]
-    planar = over.over(2)
-    height, width = planar.output
+    filters = result.dims[1]
     if bias is not None:
         lanes = bias.reshape((1, filters, *(1,) * (len(result.dims) - 2)))
         assert lanes is not None
         build.before_epilogue(result, addend=lanes.expand(result.dims))
-    image, weight = plane(x), build.contiguous(weight)
-    kernel_y, kernel_x = planar.kernel
-    need = Border.reached_by(planar)
-    image = with_border(build, image, need)
-    step_n, step_c = image.strides[:2]
-    start = first_place(image, planar)
-    is_depthwise = group == x.shape[1] == filters and group > 1 and step_c == 1
+    image = plane(x)
+    way = _way(build, image, weight, over, filters, group)
+    planar = way.windows
+    weight = weight.slice(way.first_tap, (1,) * 5, (*weight.shape[:3], *planar.kernel))
+    if not weight.buffer.is_constant:
+        weight = build.contiguous(weight)
+    is_known, per_group = weight.buffer.is_constant, filters // group
+    image = with_border(build, image, way.border)
+    is_depthwise = group == x.shape[1] == filters and group > 1
     has_narrow = is_depthwise and not is_open((image.shape, image.strides, result.dims))
     ending = ending_channels_last(build, result, filters, has_narrow=has_narrow)
-    taps, walks = taps_of(image, planar), steps_of(image, planar)
-    per_group, instructions = filters // group, build.instructions
-    is_known = weight.buffer.is_constant
-    if not is_known and group > 1 and per_group < lanes_of(instructions) // 2:
+    if not is_known and group > 1 and per_group < lanes_of(build.instructions) // 2:
         raise CannotLower("convolutions of few filters a group with computed weights have no machine code")
     if is_depthwise:
-        packed = build.materialised(
-            weight,
-            f"depthwise{build.instructions.value}",
-            lambda array: depthwise.pack_depthwise(
-                instructions, array.reshape(filters, 1, kernel_y, kernel_x)
-            ),
+        return _depthwise(build, image, weight, way, ending)
+    if way.winograd is not None:
+        return _winograd(build, image, weight, planar, way.winograd, ending)
+    if way.regions is not None:
+        return _in_regions(build, image, weight, way, group, ending)
+    return _as_product(build, image, weight, planar, group, ending, is_plain=way.border.is_empty)
+
+
+def _way(build: NativeBuilder, image: View, weight: View, over: Windows, filters: int, group: int) -> Way:
+    def under(rules: Rules) -> Way:
+        return way_of(
+            over,
+            images=image.shape[0],
+            channels=image.shape[1],
+            filters=filters,
+            group=group,
+            is_depthwise=group == image.shape[1] == filters and group > 1,
+            rules=rules,
         )
+
+    is_known = weight.buffer.is_constant
+    rules = Rules.of_floats(build.instructions, build.threads, is_known=is_known, is_strict=build.is_strict)
+    way = under(rules)
+    cuts = way.regions is not None or way.parts is not None
+    if (cuts or way.windows.kernel != over.over(2).kernel) and is_known and not build.ask(weight, _is_finite):
+        return under(replace(rules, skips=False))
+    return way
+
+
+def _is_finite(view: View) -> bool:
+    """Whether the constant that a view is of has neither infinities nor NaN."""
+    constant = view.buffer.constant
+    assert constant is not None
+    return bool(np.isfinite(constant.array).all())
+
+
+def _depthwise(build: NativeBuilder, image: View, weight: View, way: Way, ending: Ending) -> list[View]:
+    """In parts, where some of the result meets few taps."""
+    planar, instructions, filters = way.windows, build.instructions, weight.shape[0]
+    y, x = way.parts or tuple((Span(0, n, 0, k),) for n, k in zip(planar.output, planar.kernel, strict=True))
+    start, taps, walks = first_place(image, planar), taps_of(image, planar), steps_of(image, planar)
+    for span_y, span_x in itertools.product(y, x):
+        first, shape = (span_y.first, span_x.first), (span_y.taps, span_x.taps)
+        packed = build.materialised(
+            weight.slice((0, 0, 0, *first), (1,) * 5, (*weight.shape[:3], *shape)),
+            f"depthwise{instructions.value}",
+            lambda array: depthwise.pack_depthwise(instructions, array.reshape(filters, 1, *array.shape[3:])),
+        )
+        read = [
+            taps[at_y * planar.kernel[1] + at_x]
+            for at_y in range(span_y.first, span_y.last)
+            for at_x in range(span_x.first, span_x.last)
+        ]
+        part = _part_of(ending, span_y, span_x, is_last=span_y is y[-1] and span_x is x[-1])
         launch = build.launch(
             depthwise.depthwise,
-            images=images,
-            height=height,
-            width=width,
+            images=image.shape[0],
+            height=span_y.size,
+            width=span_x.size,
             channels=filters,
-            taps=taps,
+            taps=tuple(tap - read[0] for tap in read),
             a=walks,
             epilogue=ending.epilogue,
             threads=build.threads,
         )
-        return finish_padded(build, launch, image, start, [packed], ending)
-    is_square = (kernel_y, kernel_x) == (3, 3) and group == 1 and step_c == 1
-    is_dense = planar.strides == planar.dilations == (1, 1)
-    if is_known and is_square and is_dense and not build.is_strict and height >= TILE and width >= TILE:
-        arrangement = winograd.plan(
-            build.instructions,
-            images=typical(images),
-            height=typical(height),
-            width=typical(width),
-            channels=x.shape[1],
-            filters=filters,
-            threads=build.threads,
-        )
-        if arrangement is not None:
-            return _winograd(build, image, start, weight, arrangement, ending)
-    inner = weight.shape[1]
-    is_plain = planar.kernel == planar.strides == (1, 1) and need.is_empty
+        place = start.offset + read[0] + span_y.start * walks[1] + span_x.start * walks[2]
+        made = finish_padded(build, launch, image, replace(start, offset=place), [packed], part)
+    return made
+
+
+def _part_of(ending: Ending, y: Span, x: Span, *, is_last: bool) -> Ending:
+    """The ending of a part of the result; that of the last one has what is to be made of the whole."""
+
+    def cut(view: View) -> View:
+        images, _, _, channels = view.shape
+        return view.slice((0, y.start, x.start, 0), (1,) * 4, (images, y.size, x.size, channels))
+
+    leaves, targets = [cut(leaf) for leaf in ending.leaves], [cut(target) for target in ending.targets]
+    return Ending(
+        ending.epilogue, leaves, targets, ending.copies if is_last else (), ending.outputs if is_last else ()
+    )
+
+
+def _as_product(
+    build: NativeBuilder,
+    image: View,
+    weight: View,
+    planar: Windows,
+    group: int,
+    ending: Ending,
+    *,
+    is_plain: bool,
+) -> list[View]:
+    """A product, or several of a few taps each; `is_plain`: nothing is read round the image."""
+    result = build.result()
+    (height, width), filters, inner = planar.output, *weight.shape[:2]
+    per_group = filters // group
+    start, taps, walks = first_place(image, planar), taps_of(image, planar), steps_of(image, planar)
+    is_plain = is_plain and planar.kernel == planar.strides == (1, 1)
     panel = product.panel_width(
         build.instructions,
         columns=per_group,
         rows=typical(height * width if is_plain else width),
         row_bytes=4 * typical(walks[2]),
     )
-
-    def pack(array: Array) -> Array:
-        by_tap = array.reshape(group, per_group, inner, kernel_y * kernel_x).transpose(0, 3, 2, 1)
-        if group == 1:
-            return product.pack(by_tap.reshape(-1, per_group), panel)
-        return np.concatenate(
-            [product.pack(part.reshape(-1, per_group), panel).reshape(-1) for part in by_tap]
-        )
-
-    if is_known:
-        packed = build.materialised(weight, f"filters{panel}:{group}", pack)
-    else:
-        packed = _packed_filters(build, weight, group, panel)
-    epilogue = ending.epilogue
-    a: tuple[int, ...] = (*walks, step_c)
-    b: tuple[int, ...] = (0,)
-    batch: tuple[int, ...] = (images,)
-    if group > 1:
-        batch = (images, group)
-        a = (step_n, inner * step_c, *walks[1:], step_c)
-        b = (0, -(-per_group // panel) * panel * inner * kernel_y * kernel_x)
-        epilogue = grouped(epilogue, per_group)
+    packed = _packed(build, weight, group, panel)
+    epilogue, batch, a, b = _by_group(image, weight, walks, group, panel, ending)
     stretches = _stretches(len(taps), 4 * inner * panel) if group == 1 and height * width > 1 else 1
 
     def some_taps(first: int, last: int, ending: Epilogue) -> AnyLaunch:
@@ -164,7 +206,7 @@ def conv(
     sums = places(kept)
     access = access_of(sums)
     steps = [round(at * len(taps) / stretches) for at in range(stretches + 1)]
-    for first, last in pairwise(steps):
+    for first, last in itertools.pairwise(steps):
         part = replace(packed, offset=packed.offset + first * inner * panel)
         if last < len(taps):
             expression = IDENTITY if first == 0 else ADD
@@ -181,6 +223,73 @@ def conv(
     ending = replace(ending, leaves=(sums, *ending.leaves))
     last_launch = some_taps(steps[-2], steps[-1], final)
     return finish_padded(build, last_launch, image, start, [part], ending)
+
+
+def _in_regions(
+    build: NativeBuilder, image: View, weight: View, way: Way, group: int, ending: Ending
+) -> list[View]:
+    """Products of the parts of the result that meet the same taps."""
+    assert way.regions is not None
+    panel = way.regions.vectors * lanes_of(build.instructions)
+    packed = _packed(build, weight, group, panel)
+    epilogue, batch, a, b = _by_group(image, weight, steps_of(image, way.windows), group, panel, ending)
+    launch = region_launch(
+        build, image, way, weight.shape[0] // group, weight.shape[1], epilogue, batch=batch, a=a, b=b
+    )
+    return build.finish(launch, [image, packed], ending)
+
+
+def region_launch(
+    build: NativeBuilder,
+    image: View,
+    way: Way,
+    columns: int,
+    inner: int,
+    epilogue: Epilogue,
+    **strides: tuple[int, ...],
+) -> AnyLaunch:
+    """What computes a convolution in its regions; `strides` as for `region_product`."""
+    # Windows begin outside of the image, where nothing is read: taps are told from its own first place.
+    before = first_place(image, way.windows).offset - image.offset
+    return build.launch(
+        region_product.region_product,
+        arrangement=way.regions,
+        columns=columns,
+        inner=inner,
+        kernel=way.windows.kernel,
+        taps=tuple(before + tap for tap in taps_of(image, way.windows)),
+        epilogue=epilogue,
+        threads=build.threads,
+        terms=way.terms,
+        **strides,
+    )
+
+
+def _by_group(
+    image: View, weight: View, walks: tuple[int, int, int], group: int, panel: int, ending: Ending
+) -> tuple[Epilogue, tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """The epilogue, the leading axes, and the strides of images and packed weights, of products by group."""
+    images, step_c, (filters, inner) = image.shape[0], image.strides[1], weight.shape[:2]
+    if group == 1:
+        return ending.epilogue, (images,), (*walks, step_c), (0,)
+    per_group = filters // group
+    packed = -(-per_group // panel) * panel * inner * math.prod(weight.shape[3:])
+    a = (walks[0], inner * step_c, *walks[1:], step_c)
+    return grouped(ending.epilogue, per_group), (images, group), a, (0, packed)
+
+
+def _packed(build: NativeBuilder, weight: View, group: int, panel: int) -> View:
+    """Filters [filters, channels, 1, y, x] as [group, panel, tap, channel, lane]."""
+    if not weight.buffer.is_constant:
+        return _packed_filters(build, weight, group, panel)
+    filters, inner = weight.shape[:2]
+
+    def pack(array: Array) -> Array:
+        by_tap = array.reshape(group, filters // group, inner, -1).transpose(0, 3, 2, 1)
+        parts = [product.pack(part.reshape(-1, filters // group), panel) for part in by_tap]
+        return parts[0] if group == 1 else np.concatenate([part.reshape(-1) for part in parts])
+
+    return build.materialised(weight, f"filters{panel}:{group}", pack)
 
 
 def _packed_filters(build: NativeBuilder, weight: View, group: int, panel: int) -> View:
@@ -207,9 +316,13 @@ def _packed_filters(build: NativeBuilder, weight: View, group: int, panel: int) 
 
 
 def _winograd(
-    build: NativeBuilder, image: View, start: View, weight: View, arrangement: winograd.Plan, ending: Ending
+    build: NativeBuilder,
+    image: View,
+    weight: View,
+    planar: Windows,
+    arrangement: winograd.Plan,
+    ending: Ending,
 ) -> list[View]:
-    images, filters, *spatial = build.result().dims
     filters, channels = weight.shape[:2]
     instructions = build.instructions
     packed = build.materialised(
@@ -219,16 +332,17 @@ def _winograd(
     )
     launch = build.launch(
         winograd.winograd,
-        images=images,
-        height=spatial[0],
-        width=spatial[1],
+        images=image.shape[0],
+        height=planar.output[0],
+        width=planar.output[1],
         channels=channels,
         filters=filters,
         a=(image.strides[0], image.strides[2], image.strides[3]),
         arrangement=arrangement,
         epilogue=ending.epilogue,
+        dilations=planar.dilations,
     )
-    return finish_padded(build, launch, image, start, [packed], ending)
+    return finish_padded(build, launch, image, first_place(image, planar), [packed], ending)
 
 
 def first_place(image: View, planar: Windows) -> View:

@@ -36,7 +36,7 @@ class Border:
         """What windows over one or two axes read outside of an image."""
         planar = windows.over(2)
         (top, left), (bottom, right) = planar.pads_begin, planar.reach_end
-        return cls(top, max(0, bottom), left, max(0, right), fill)
+        return cls(max(0, top), max(0, bottom), max(0, left), max(0, right), fill)
 
     def covers(self, other: Border) -> bool:
         return (

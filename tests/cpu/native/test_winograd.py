@@ -16,11 +16,12 @@ from vkml.cpu.native.winograd import Plan, pack, plan, winograd
 Array = np.ndarray[Any, Any]
 
 
-def reference(x: Array, weight: Array, height: int, width: int) -> Array:
+def reference(x: Array, weight: Array, height: int, width: int, dilations: tuple[int, int] = (1, 1)) -> Array:
     total = np.zeros((x.shape[0], height, width, weight.shape[0]))
     for y in range(3):
         for x_ in range(3):
-            part = x[:, y : y + height, x_ : x_ + width].astype(np.float64)
+            top, left = y * dilations[0], x_ * dilations[1]
+            part = x[:, top : top + height, left : left + width].astype(np.float64)
             total += part @ weight[:, :, y, x_].T.astype(np.float64)
     return total
 
@@ -36,10 +37,13 @@ def check(
     channels: int,
     filters: int,
     kind: str = "identity",
+    dilations: tuple[int, int] = (1, 1),
 ) -> None:
     extra = int(random.integers(2)) * 3
     memory, whole = guarded(
-        random.standard_normal((images, height + 2, width + 2, channels + extra)).astype(np.float32),
+        random.standard_normal(
+            (images, height + 2 * dilations[0], width + 2 * dilations[1], channels + extra)
+        ).astype(np.float32),
         at_start=bool(random.integers(2)),
     )
     x = whole[..., extra:]
@@ -57,10 +61,12 @@ def check(
         a=strides_of(x)[:3],  # type: ignore[arg-type]
         arrangement=arrangement,
         epilogue=ending.epilogue,
+        dilations=dilations,
     )
     # Results are of the order of one, errors of 2e-6 of the largest; "long" makes (45 x)² of them.
     atol = 0.3 if kind == "long" else 4e-5
-    ending.check(launch, [x, packed], reference(x, weight, height, width), rtol=1e-4, atol=atol)
+    wanted = reference(x, weight, height, width, dilations)
+    ending.check(launch, [x, packed], wanted, rtol=1e-4, atol=atol)
     memory.check()
     packed_memory.check()
 
@@ -90,6 +96,28 @@ def test_random_geometries(instructions: InstructionSet, seed: int) -> None:
         filters=draw(1, 100),
         kind=KINDS[seed % len(KINDS)],
     )
+
+
+@instruction_sets
+@pytest.mark.parametrize("dilations", [(2, 2), (4, 4), (1, 3), (5, 1), (3, 2)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_dilations(instructions: InstructionSet, dilations: tuple[int, int], kind: str) -> None:
+    """Results of each rest are tiles of their own; sizes that dilations divide, and others."""
+    require(instructions)
+    random = np.random.default_rng(sum(dilations))
+    for more in (0, 1, 7):
+        check(
+            instructions,
+            random,
+            Plan(5, 3, 2, 1, 0.0),
+            images=2,
+            height=4 * dilations[0] + more,
+            width=4 * dilations[1] + more % 3,
+            channels=20,
+            filters=37,
+            kind=kind,
+            dilations=dilations,
+        )
 
 
 @instruction_sets
@@ -171,7 +199,7 @@ def test_nan_stays_in_its_tiles(instructions: InstructionSet) -> None:
 
 
 def test_few_tiles_or_channels_have_no_plan() -> None:
-    def find(size: int, channels: int) -> Plan | None:
+    def find(size: int, channels: int, dilation: int = 1, share: float = 1.0) -> Plan | None:
         return plan(
             InstructionSet.AVX2,
             images=1,
@@ -180,9 +208,16 @@ def test_few_tiles_or_channels_have_no_plan() -> None:
             channels=channels,
             filters=64,
             threads=2,
+            dilations=(dilation, dilation),
+            share=share,
         )
 
     assert find(7, 512) is None
     assert find(3, 64) is None
     assert find(56, 3) is None
     assert find(56, 64) is not None
+    # Of each rest there are as many results as a tile has, or none is.
+    assert find(56, 64, 14) is not None
+    assert find(55, 64, 14) is None
+    # Where adding up directly leaves out what lies in the padding it is faster.
+    assert find(56, 64, 14, 0.1) is None

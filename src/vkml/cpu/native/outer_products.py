@@ -11,8 +11,8 @@ from vkml.cpu.native.vectors import VectorCode
 UNROLL = 4
 
 
-Add = Callable[[VectorCode, Sequence[Sequence[int]], int, int, int, int, int], None]
-"""Adds the products of some k: code, sums, how many k, and the steps and bits of `add_outer_products`."""
+Add = Callable[[VectorCode, Sequence[Sequence[int]], int, Sequence[int], int, int, int], None]
+"""Adds the products of some k: code, sums, how many k; rows, steps and bits as for `add_outer_products`."""
 
 
 def add_outer_products(
@@ -21,19 +21,19 @@ def add_outer_products(
     sums: Sequence[Sequence[int]],
     *,
     inner: int,
-    row_step: int,
+    rows: Sequence[int],
     k_step: int,
     panel_step: int,
     last_bits: int = 0,
 ) -> None:
-    """Adds over k to a tile in registers; R10 (A's first row) and R11 (the panel) move on, RCX counts.
+    """Adds over k to a tile in registers; R10 (A's rows) and R11 (the panel) move on, RCX counts.
 
     Args:
         code: receives the code.
         add: what is multiplied; says how many registers behind the sums it uses.
         sums: registers from 0 on, a list of vectors a row.
         inner: length of k.
-        row_step: bytes from row to row of A.
+        rows: bytes from R10 to each row of A.
         k_step: bytes from float to float of a row.
         panel_step: bytes of the panel for each k.
         last_bits: 256 where half of the last vector (AVX-512) is enough, else 0.
@@ -42,13 +42,13 @@ def add_outer_products(
     times, rest = divmod(inner, unroll)
     if times > 1:
         with code.loop(RCX, times):
-            add(code, sums, unroll, row_step, k_step, panel_step, last_bits)
+            add(code, sums, unroll, rows, k_step, panel_step, last_bits)
             code.add_immediate(R10, unroll * k_step)
             code.add_immediate(R11, unroll * panel_step)
     else:
         rest = inner
     if rest:
-        add(code, sums, rest, row_step, k_step, panel_step, last_bits)
+        add(code, sums, rest, rows, k_step, panel_step, last_bits)
         code.add_immediate(R10, rest * k_step)
         code.add_immediate(R11, rest * panel_step)
 
@@ -57,7 +57,7 @@ def _products(
     code: VectorCode,
     sums: Sequence[Sequence[int]],
     count: int,
-    row_step: int,
+    rows: Sequence[int],
     k_step: int,
     panel_step: int,
     last_bits: int,
@@ -73,8 +73,8 @@ def _products(
     for k in range(count):
         for v in range(vectors):
             code.unary("movups", panel[v], Mem(R11, k * panel_step + v * code.bytes), bits=bits[v])
-        for row, registers in enumerate(sums):
-            place = Mem(R10, row * row_step + k * k_step)
+        for row, registers in zip(rows, sums, strict=True):
+            place = Mem(R10, row + k * k_step)
             if vectors == 1 and commutes and code.has_avx512:
                 source = Mem(place.base, place.displacement, is_broadcast=True)
                 code.vector(instruction, registers[0], panel[0], source, bits=last_bits)
@@ -98,7 +98,7 @@ def byte_pairs(
     code: VectorCode,
     sums: Sequence[Sequence[int]],
     count: int,
-    row_step: int,
+    rows: Sequence[int],
     k_step: int,
     panel_step: int,
     last_bits: int,
@@ -116,8 +116,8 @@ def byte_pairs(
             code.shift("psllw", even, odd, 8)
             code.shift("psraw", even, even, 8)
             code.shift("psraw", odd, odd, 8)
-            for row, registers in enumerate(sums):
-                code.broadcast(single, Mem(R10, row * row_step + k * k_step))
+            for row, registers in zip(rows, sums, strict=True):
+                code.broadcast(single, Mem(R10, row + k * k_step))
                 code.vector("pand", left, single, code.bits(0x00FF00FF))
                 code.vector("pmaddwd", product, left, even)
                 code.vector("paddd", registers[v], registers[v], product)

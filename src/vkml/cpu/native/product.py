@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
@@ -44,6 +45,10 @@ class Terms(Enum):
     """The same where there is no such instruction: products of 16-bit halves."""
 
 
+ADDS = {Terms.FLOATS: float_products, Terms.DOTS: byte_dots, Terms.PAIRS: byte_pairs}
+"""How products are added up."""
+
+
 def panel_width(
     instructions: InstructionSet, *, columns: int, rows: int, row_bytes: int, terms: Terms = Terms.FLOATS
 ) -> int:
@@ -75,14 +80,11 @@ def _tile(
 ) -> tuple[int, int]:
     """Rows and vectors of a tile: what a model of the inner loop says is fastest."""
     lanes = lanes_of(instructions)
-    registers = 32 if instructions is InstructionSet.AVX512 else 16
     best, best_cost = (1, 1), math.inf
     whole = -(-columns // lanes)
     held = rows_held(row_bytes)
     for count in (vectors,) if vectors else range(1, min(4, whole) + 1):
-        spare = PAIR_REGISTERS if terms is Terms.PAIRS else count + 1
-        most = min((registers - spare) // count, 24)
-        for height in range(1, min(most, max(rows, 1)) + 1):
+        for height in range(1, min(most_rows(instructions, count, terms), max(rows, 1)) + 1):
             panels, narrow = divmod(whole, count)
             cost = panels * _line_cost(rows, height, count, held)
             if narrow:
@@ -90,6 +92,13 @@ def _tile(
             if cost < best_cost * 0.995:
                 best, best_cost = (height, count), cost
     return best
+
+
+def most_rows(instructions: InstructionSet, vectors: int, terms: Terms) -> int:
+    """Of a tile of so many vectors, all of whose sums are in registers."""
+    registers = 32 if instructions is InstructionSet.AVX512 else 16
+    spare = PAIR_REGISTERS if terms is Terms.PAIRS else vectors + 1
+    return min((registers - spare) // vectors, 24)
 
 
 WAYS, SETS, LINE_BYTES = 8, 64, 64
@@ -108,11 +117,11 @@ def rows_held(row_bytes: int) -> int:
 
 def _line_cost(rows: int, height: int, vectors: int, held: int) -> float:
     full, rest = divmod(rows, height)
-    cost = full * _tile_cost(height, vectors, held)
-    return cost + (_tile_cost(rest, vectors, held) if rest else 0.0)
+    cost = full * tile_cost(height, vectors, held)
+    return cost + (tile_cost(rest, vectors, held) if rest else 0.0)
 
 
-def _tile_cost(height: int, vectors: int, held: int) -> float:
+def tile_cost(height: int, vectors: int, held: int) -> float:
     """Cycles for one k: multiply-adds, loads, or the sums' latency; a little for a tile's start and end."""
     sums = height * vectors
     loads = height * (1 if height <= held else 4) + vectors
@@ -256,7 +265,7 @@ class _ProductCode(TileCode):
         self.inner, self.k_step, self.terms = inner, k_step, terms
         self.b_step, self.b_taps = b_step, b_taps
 
-    def accumulate(self, sums: list[list[int]], lanes: int | None) -> None:
+    def accumulate(self, sums: list[list[int]], places: Sequence[int], lanes: int | None) -> None:
         code, taps = self.code, self.shape.taps
         code.mov(R11, R9)
         if len(taps) > 1:
@@ -269,30 +278,25 @@ class _ProductCode(TileCode):
             if self.b_taps:
                 code.mov(R11, Mem(R12, 8))
                 code.add(R11, R9)
-            self._add(sums, lanes)
+            self._add(sums, places, lanes)
             code.add_immediate(R12, 8 * len(lists))
             code.decrement(R13)
             code.jump_if("nz", tap)
         else:
             code.lea(R10, Mem(R8, taps[0]))
-            self._add(sums, lanes)
+            self._add(sums, places, lanes)
 
-    def _add(self, sums: list[list[int]], lanes: int | None) -> None:
+    def _add(self, sums: list[list[int]], places: Sequence[int], lanes: int | None) -> None:
         """Adds the products of one tap."""
         # Half a vector costs half as much (a Zen 4 does 512 bits in two turns): 96 → 24 channels went at 84
         # GFLOP/s with whole ones, at 101 so.
         is_half = self.code.has_avx512 and lanes is not None and lanes <= 8
-        add = {
-            Terms.FLOATS: float_products,
-            Terms.DOTS: byte_dots,
-            Terms.PAIRS: byte_pairs,
-        }[self.terms]
         add_outer_products(
             self.code,
-            add,
+            ADDS[self.terms],
             sums,
             inner=self.inner,
-            row_step=self.shape.steps[0][1],
+            rows=places,
             k_step=self.k_step,
             panel_step=self.b_step,
             last_bits=256 if is_half else 0,

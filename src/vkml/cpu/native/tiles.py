@@ -122,6 +122,7 @@ def chunk_table(
     row_seconds: float,
     row_bytes: int,
     threads: int,
+    seconds: float = 0.0,
 ) -> Array:
     """A row a chunk: byte offsets of A, B, leaves, results; lines, tiles of a line, rows left, panel's kind.
 
@@ -138,9 +139,10 @@ def chunk_table(
         row_seconds: estimated time of one row of one panel.
         row_bytes: of A that a row reads and the next does not.
         threads: that will share the work.
+        seconds: estimated time of the whole launch, where this is a part of it.
     """
     rank, panels = len(batch), -(-columns // panel)
-    total = row_seconds * panels * height * width * math.prod(batch)
+    total = seconds or row_seconds * panels * height * width * math.prod(batch)
     # With half as many, 112² pixels of 16 → 96 and 56² of 24 → 144 channels came to 15 and 9 chunks, which
     # two threads shared unevenly (187 and 188 GFLOP/s; so 194 and 201).
     goal = max(min(CHUNK_SECONDS, total / (8 * threads)), LEAST_CHUNK_SECONDS)
@@ -200,7 +202,23 @@ class TileCode:
 
     def kernel(self) -> Kernel:
         code, shape = self.code, self.shape
-        columns = self.operands + 1
+        self._begin()
+        narrow = code.label()
+        if shape.tail_vectors:
+            if shape.has_full_panels:
+                code.mov(RAX, Mem(RSI, 8 * (self.operands + 4)))
+                code.test(RAX, RAX)
+                code.jump_if("nz", narrow)
+                self._panel(shape.vectors, None)
+            code.place(narrow)
+            self._panel(shape.tail_vectors, shape.tail_lanes or None)
+        else:
+            self._panel(shape.vectors, None)
+        return Kernel(self.label, code.finish(), self._scratch_bytes(shape.rows))
+
+    def _begin(self) -> None:
+        """B's address to R9, those of other operands and the first numbers of the chunk to scratch memory."""
+        code, columns = self.code, self.operands + 1
         code.mov(R9, Mem(RDI, 8))
         code.add(R9, Mem(RSI, 8))
         for operand in range(self.operands):
@@ -211,27 +229,26 @@ class TileCode:
         for column, place in enumerate((self._lines, self._tile_count, self._has_rest)):
             code.mov(RAX, Mem(RSI, 8 * (columns + column)))
             code.mov(Mem(RDX, place), RAX)
-        narrow = code.label()
-        if shape.tail_vectors:
-            if shape.has_full_panels:
-                code.mov(RAX, Mem(RSI, 8 * (columns + 3)))
-                code.test(RAX, RAX)
-                code.jump_if("nz", narrow)
-                self._panel(shape.vectors, None)
-            code.place(narrow)
-            self._panel(shape.tail_vectors, shape.tail_lanes or None)
-        else:
-            self._panel(shape.vectors, None)
-        spill = 0 if self._is_direct(shape.vectors) else max(shape.rows, 1) * shape.vectors * code.bytes
-        return Kernel(self.label, code.finish(), self._spill + spill)
 
-    def _is_direct(self, vectors: int) -> bool:
-        free = self.code.registers - self.shape.rows * vectors - (0 if self.code.has_avx512 else 1)
-        return fits_in(self.code, self.shape.epilogue, free)
+    def _scratch_bytes(self, rows: int) -> int:
+        """That a thread needs for tiles of at most so many rows."""
+        code, vectors = self.code, self.shape.vectors
+        free = code.registers - rows * vectors - (0 if code.has_avx512 else 1)
+        is_direct = fits_in(code, self.shape.epilogue, free)
+        return self._spill + (0 if is_direct else max(rows, 1) * vectors * code.bytes)
 
-    def _panel(self, vectors: int, lanes: int | None) -> None:
-        """All lines and tiles of a chunk, then the return."""
+    def _panel(self, vectors: int, lanes: int | None, lines: int = 1, rows: int = 0) -> None:
+        """All lines and tiles of a chunk, then the return.
+
+        Args:
+            vectors: of the panel.
+            lanes: of its last vector; None: all.
+            lines: of a tile.
+            rows: of each line of a tile; 0: as the shape says, with what is left of a line.
+        """
         code, shape = self.code, self.shape
+        tail_rows = 0 if rows else shape.tail_rows
+        rows = rows or shape.rows
         if lanes is not None and code.has_avx512:
             code.set_mask(MASK, lanes)
         line = code.here()
@@ -244,19 +261,19 @@ class TileCode:
         code.test(RAX, RAX)
         code.jump_if("z", rest)
         tile = code.here()
-        self._tile(shape.rows, vectors, lanes)
+        self._tile(lines, rows, vectors, lanes)
         for operand, (_, step) in enumerate(shape.steps):
-            self._advance(self._place + 8 * operand, shape.rows * step)
+            self._advance(self._place + 8 * operand, rows * step)
         self._count_down(self._tiles, tile)
         code.place(rest)
-        if shape.tail_rows:
+        if tail_rows:
             code.mov(RAX, Mem(RDX, self._has_rest))
             code.test(RAX, RAX)
             code.jump_if("z", done)
-            self._tile(shape.tail_rows, vectors, lanes)
+            self._tile(lines, tail_rows, vectors, lanes)
         code.place(done)
         for operand, (step, _) in enumerate(shape.steps):
-            self._advance(self._line + 8 * operand, step)
+            self._advance(self._line + 8 * operand, lines * step)
         self._count_down(self._lines, line)
         code.ret()
 
@@ -273,28 +290,34 @@ class TileCode:
         code.mov(Mem(RDX, place), RAX)
         code.jump_if("nz", again)
 
-    def _tile(self, rows: int, vectors: int, lanes: int | None) -> None:
-        code = self.code
-        sums = [[row * vectors + v for v in range(vectors)] for row in range(rows)]
-        for register in range(rows * vectors):
+    def _tile(self, lines: int, rows: int, vectors: int, lanes: int | None) -> None:
+        code, (step_y, step_x) = self.code, self.shape.steps[0]
+        sums = [[row * vectors + v for v in range(vectors)] for row in range(lines * rows)]
+        for register in range(lines * rows * vectors):
             code.zero(register)
         code.mov(R8, Mem(RDX, self._place))
-        self.accumulate(sums, lanes)
-        self._finish(sums, lanes)
+        places = [line * step_y + row * step_x for line in range(lines) for row in range(rows)]
+        self.accumulate(sums, places, lanes)
+        self._finish(sums, rows, lanes)
 
-    def accumulate(self, sums: list[list[int]], lanes: int | None) -> None:
-        """Adds up a tile in registers, a list of vectors a row; R8 points to A's first row, R9 to B's panel.
+    def accumulate(self, sums: list[list[int]], places: Sequence[int], lanes: int | None) -> None:
+        """Adds up a tile in registers, a list of vectors a row.
 
-        May change RAX, RCX, R10 to R15 and all other vector registers. `lanes`: of the last vector, None for
-        all; with AVX-512 `MASK` selects them.
+        R8 points to A's first row, R9 to B's panel. May change RAX, RCX, R10 to R15 and all other vector
+        registers.
+
+        Args:
+            sums: registers.
+            places: how many bytes behind R8 each row of A begins.
+            lanes: of the last vector, None for all; with AVX-512 `MASK` selects them.
         """
         raise NotImplementedError
 
-    def _finish(self, sums: list[list[int]], lanes: int | None) -> None:
-        """The epilogue of a tile: in registers, or through scratch memory where it needs too many."""
+    def _finish(self, sums: list[list[int]], rows: int, lanes: int | None) -> None:
+        """The epilogue of a tile, so many rows a line: in registers, or through scratch memory."""
         code, shape = self.code, self.shape
-        rows, vectors = len(sums), len(sums[0])
-        used = rows * vectors
+        vectors = len(sums[0])
+        used = len(sums) * vectors
         top = code.registers
         if lanes is not None and not code.has_avx512:
             top -= 1
@@ -302,40 +325,45 @@ class TileCode:
             if top < code.registers and lanes is not None:
                 code.set_mask(top, lanes)
             free = list(range(used, top))
-            for row in range(rows):
-                for v in range(vectors):
-                    self._vector(sums[row][v], free, row, v, lanes if v == vectors - 1 else None)
+            for at, registers in enumerate(sums):
+                for v, register in enumerate(registers):
+                    self._vector(register, free, divmod(at, rows), v, lanes if v == vectors - 1 else None)
             return
-        for row in range(rows):
-            for v in range(vectors):
-                code.store(Mem(RDX, self._spill + sums[row][v] * code.bytes), sums[row][v])
+        for registers in sums:
+            for register in registers:
+                code.store(Mem(RDX, self._spill + register * code.bytes), register)
         if top < code.registers and lanes is not None:
             code.set_mask(top, lanes)
-        # Rows in a loop: R13 counts them, R12 walks the spilled tile, operands move on by their row's step.
-        code.move_immediate(R13, rows)
+        # Rows of a line in a loop: R13 counts them, R12 walks the spilled tile, operands move on by a step.
         code.lea(R12, Mem(RDX, self._spill))
-        again = code.here()
         free = list(range(1, top))
-        for v in range(vectors):
-            code.load(0, Mem(R12, v * code.bytes))
-            self._vector(0, free, 0, v, lanes if v == vectors - 1 else None)
-        for operand, (_, step) in list(enumerate(shape.steps))[1:]:
-            self._advance(self._place + 8 * operand, step)
-        code.add_immediate(R12, vectors * code.bytes)
-        code.decrement(R13)
-        code.jump_if("nz", again)
-        for operand, (_, step) in list(enumerate(shape.steps))[1:]:
-            self._advance(self._place + 8 * operand, -rows * step)
+        lines = len(sums) // rows
+        for line in range(lines):
+            code.move_immediate(R13, rows)
+            again = code.here()
+            for v in range(vectors):
+                code.load(0, Mem(R12, v * code.bytes))
+                self._vector(0, free, (line, 0), v, lanes if v == vectors - 1 else None)
+            self._advance_results(rows=1)
+            code.add_immediate(R12, vectors * code.bytes)
+            code.decrement(R13)
+            code.jump_if("nz", again)
+            self._advance_results(rows=-rows)
 
-    def _vector(self, value: int, free: list[int], row: int, v: int, lanes: int | None) -> None:
-        """Ends a vector of so many lanes, None for all, for which there is a mask."""
+    def _advance_results(self, rows: int) -> None:
+        for operand, (_, step) in list(enumerate(self.shape.steps))[1:]:
+            self._advance(self._place + 8 * operand, rows * step)
+
+    def _vector(self, value: int, free: list[int], at: tuple[int, int], v: int, lanes: int | None) -> None:
+        """Ends a vector of so many lanes, None for all, for which there is a mask; `at`: line, row in it."""
         code, shape = self.code, self.shape
         accesses = (*shape.epilogue.leaves, *shape.epilogue.results)
         mask = None if lanes is None else MASK if code.has_avx512 else code.registers - 1
 
         def place(operand: int) -> Mem:
             code.mov(R15, Mem(RDX, self._place + 8 * (operand + 1)))
-            step, access = shape.steps[operand + 1][1], accesses[operand]
-            return Mem(R15, row * step + (v * code.width * access.itemsize if access.strides[-1] else 0))
+            (step_y, step_x), access = shape.steps[operand + 1], accesses[operand]
+            column = v * code.width * access.itemsize if access.strides[-1] else 0
+            return Mem(R15, at[0] * step_y + at[1] * step_x + column)
 
         finish_vector(code, shape.epilogue, value, free, place, mask, lanes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from vkml.cpu.native.assembler import R8, R10, R12, R13, Mem
@@ -101,7 +103,7 @@ class _WindowCode(TileCode):
         super().__init__(shape)
         self.kind = kind
 
-    def accumulate(self, sums: list[list[int]], lanes: int | None) -> None:
+    def accumulate(self, sums: list[list[int]], places: Sequence[int], lanes: int | None) -> None:
         code, taps = self.code, self.shape.taps
         used = len(sums) * len(sums[0])
         mask: int | None = None
@@ -117,26 +119,31 @@ class _WindowCode(TileCode):
                     code.load(register, code.constant(start))
         if len(taps) <= MOST_WRITTEN_OUT:
             for tap in taps:
-                self._fold(sums, R8, tap, spare, mask)
+                self._fold(sums, R8, tap, places, spare, mask)
             return
         code.lea(R12, code.data(np.array(taps, np.int64).tobytes()))
         code.move_immediate(R13, len(taps))
         again = code.here()
         code.mov(R10, Mem(R12))
         code.add(R10, R8)
-        self._fold(sums, R10, 0, spare, mask)
+        self._fold(sums, R10, 0, places, spare, mask)
         code.add_immediate(R12, 8)
         code.decrement(R13)
         code.jump_if("nz", again)
 
     def _fold(
-        self, sums: list[list[int]], base: int, offset: int, spare: list[int], mask: int | None
+        self,
+        sums: list[list[int]],
+        base: int,
+        offset: int,
+        places: Sequence[int],
+        spare: list[int],
+        mask: int | None,
     ) -> None:
         code = self.code
-        step = self.shape.steps[0][1]
-        for row, registers in enumerate(sums):
+        for row, registers in zip(places, sums, strict=True):
             for v, register in enumerate(registers):
-                place = Mem(base, offset + row * step + v * code.bytes)
+                place = Mem(base, offset + row + v * code.bytes)
                 is_partial = mask is not None and v == len(registers) - 1
                 if self.kind == "sum" and not is_partial:
                     code.add_vector(register, register, place)

@@ -6,6 +6,9 @@ back; all in the scratch memory of its thread, which the second-level cache hold
 Algorithms for Convolutional Neural Networks"). The polynomials are taken at 0, ±3/4, ±3/2 and infinity: the
 factors of the transforms of data are exact in float32, and errors are a fourth of those with 0, ±1, ±2: 2e-6
 of the largest result (256 channels), where adding up directly gives 3e-7.
+
+Of windows of dilation d each d-th result along an axis is an ordinary convolution of each d-th input. A tile
+is of one of these d convolutions: its neighbours lie d apart.
 """
 
 from __future__ import annotations
@@ -78,6 +81,8 @@ def plan(
     channels: int,
     filters: int,
     threads: int,
+    dilations: tuple[int, int] = (1, 1),
+    share: float = 1.0,
 ) -> Plan | None:
     """How to compute a 3 x 3 convolution of stride 1; None where adding up directly is faster.
 
@@ -89,10 +94,12 @@ def plan(
         channels: of the input.
         filters: channels of the result.
         threads: that will share the work.
+        dilations: of the window, along y and x.
+        share: of the time of all products that adding up directly takes, where it leaves some out.
     """
-    if min(channels, filters) < LEAST_CHANNELS or min(height, width) < TILE:
+    if min(channels, filters) < LEAST_CHANNELS or min(height // dilations[0], width // dilations[1]) < TILE:
         return None
-    total = images * -(-height // TILE) * -(-width // TILE)
+    total = images * len(_starts(height, dilations[0])[0]) * len(_starts(width, dilations[1])[0])
     if total < LEAST_TILES or 4 * PLACES * channels * filters > MOST_BYTES:
         return None
     lanes = lanes_of(instructions)
@@ -122,7 +129,7 @@ def plan(
             time += 0.05 * chunk * (threads > 1)
             if time < best_time * 0.999:
                 best, best_time = Plan(tiles, rows, vectors, panels, chunks * chunk), time
-    direct = 18.0 * images * height * width * channels * filters * SECONDS_PER_FLOP
+    direct = share * 18.0 * images * height * width * channels * filters * SECONDS_PER_FLOP
     return best if best is not None and best_time < 0.85 * direct / threads else None
 
 
@@ -165,6 +172,7 @@ def winograd(
     a: tuple[int, int, int],
     arrangement: Plan,
     epilogue: Epilogue,
+    dilations: tuple[int, int] = (1, 1),
 ) -> Launch:
     """A 3 x 3 convolution of stride 1 over channels-last images that have room for every window.
 
@@ -178,12 +186,17 @@ def winograd(
         a: element strides of A: image, y, x; A begins at the first window's first place.
         arrangement: from `plan`.
         epilogue: over (image, y, x, filter), float32; leaves walk filters by 0 or 1, results by 1.
+        dilations: of the window, along y and x.
 
     Returns:
         A launch of A, the packed weights, the leaves, the results.
     """
     lanes = lanes_of(instructions)
     accesses = (*epilogue.leaves, *epilogue.results)
+
+    def steps(y: int, x: int) -> tuple[int, int]:
+        return 4 * y * dilations[0], 4 * x * dilations[1]
+
     shape = WinogradShape(
         instructions,
         arrangement.tiles,
@@ -192,8 +205,8 @@ def winograd(
         arrangement.panels,
         channels,
         filters % lanes,
-        (4 * a[1], 4 * a[2]),
-        tuple((4 * access.strides[1], 4 * access.strides[2]) for access in accesses),
+        steps(*a[1:]),
+        tuple(steps(*access.strides[1:3]) for access in accesses),
         replace(
             epilogue,
             leaves=tuple(replace(access, strides=access.strides[-1:]) for access in epilogue.leaves),
@@ -204,6 +217,7 @@ def winograd(
     table = _table(
         shape,
         sizes=(images, height, width),
+        dilations=dilations,
         filters=filters,
         columns=columns,
         operands=[(*a, 0), *(access.strides for access in accesses)],
@@ -220,22 +234,21 @@ def _table(
     shape: WinogradShape,
     *,
     sizes: tuple[int, int, int],
+    dilations: tuple[int, int],
     filters: int,
     columns: int,
     operands: Sequence[Sequence[int]],
 ) -> Array:
-    """A row a chunk; see `winograd_code`. Last tiles begin earlier, and skip what the one before stores."""
+    """A row a chunk; see `winograd_code`."""
     lanes = lanes_of(shape.instructions)
     images, height, width = sizes
-    wanted_y, wanted_x = np.arange(0, height, TILE), np.arange(0, width, TILE)
-    starts_y, starts_x = np.minimum(wanted_y, height - TILE), np.minimum(wanted_x, width - TILE)
+    (starts_y, skips_y), (starts_x, skips_x) = _starts(height, dilations[0]), _starts(width, dilations[1])
     image, y, x = (
         axis.reshape(-1)
         for axis in np.meshgrid(range(images), range(len(starts_y)), range(len(starts_x)), indexing="ij")
     )
     made = [image * n + starts_y[y] * row + starts_x[x] * place for n, row, place, _ in operands]
-    skips = [(wanted_y - starts_y)[y], (wanted_x - starts_x)[x]]
-    tiles = np.stack([4 * made[0], *skips, *(4 * part for part in made[1:])], 1)
+    tiles = np.stack([4 * made[0], skips_y[y], skips_x[x], *(4 * part for part in made[1:])], 1)
     firsts = np.arange(0, filters, columns)
     chunks = -(-len(tiles) // shape.tiles)
     table = np.zeros((chunks, len(firsts), HEADER + shape.tiles * tiles.shape[1]), np.int64)
@@ -255,3 +268,18 @@ def _table(
         # Weights are larger than the image: chunks that use the same ones follow one another.
         table = table.swapaxes(0, 1)
     return np.ascontiguousarray(table.reshape(-1, table.shape[2]))
+
+
+def _starts(size: int, dilation: int) -> tuple[Array, Array]:
+    """Where tiles begin along an axis, and how many results each skips.
+
+    Last tiles of those of one rest begin earlier, and skip what the one before stores.
+    """
+    starts, skips = [], []
+    for rest in range(dilation):
+        count = -(-(size - rest) // dilation)
+        wanted = np.arange(0, count, TILE)
+        made = np.minimum(wanted, count - TILE)
+        starts.append(rest + dilation * made)
+        skips.append(wanted - made)
+    return np.concatenate(starts), np.concatenate(skips)

@@ -214,7 +214,7 @@ class WinogradCode:
             float_products,
             sums,
             inner=shape.channels,
-            row_step=self.input_step,
+            rows=[row * self.input_step for row in range(rows)],
             k_step=4,
             panel_step=shape.vectors * code.bytes,
         )
