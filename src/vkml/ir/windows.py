@@ -37,6 +37,11 @@ class Windows:
             )
         )
 
+    def count_with(self, axis: int, pad_end: int) -> int:
+        """Windows along an axis with so many elements behind the input."""
+        room = self.pads_begin[axis] + self.spatial[axis] + pad_end - self.extents[axis]
+        return room // self.strides[axis] + 1
+
     def over(self, rank: int) -> Windows:
         """The same windows over so many axes: the last ones, or all, with axes of size 1 put before them."""
 
@@ -45,6 +50,22 @@ class Windows:
             return (*missing, *getattr(self, field))[-rank:]
 
         return Windows(*(fitted(field.name) for field in fields(Windows)))
+
+    def live_taps(self, axis: int) -> tuple[int, int]:
+        """Taps along an axis, from one to before another, that any window has inside of the input.
+
+        One where there are none.
+        """
+        taps = range(self.kernel[axis])
+        first = next((tap for tap in taps if self._is_live(axis, tap)), None)
+        if first is None:
+            return 0, 1
+        return first, 1 + next(tap for tap in reversed(taps) if self._is_live(axis, tap))
+
+    def _is_live(self, axis: int, tap: int) -> bool:
+        stride, before = self.strides[axis], self.pads_begin[axis] - tap * self.dilations[axis]
+        window = max(-(-before // stride), 0)
+        return window < self.output[axis] and window * stride - before < self.spatial[axis]
 
     @property
     def taps(self) -> int:

@@ -206,7 +206,7 @@ def _parts(windows: Windows, axis: int) -> Spans:
 @functools.lru_cache(maxsize=4096)
 def _with_live_taps(planar: Windows) -> tuple[Windows, tuple[int, int]]:
     """Windows without first and last taps that are in the padding for all results; how many the first are."""
-    (low_y, high_y), (low_x, high_x) = (_live_taps(planar, axis) for axis in (0, 1))
+    (low_y, high_y), (low_x, high_x) = (planar.live_taps(axis) for axis in (0, 1))
     pads = (low * step for low, step in zip((low_y, low_x), planar.dilations, strict=True))
     made = replace(
         planar,
@@ -215,24 +215,6 @@ def _with_live_taps(planar: Windows) -> tuple[Windows, tuple[int, int]]:
     )
     # What is read behind the image follows from how many windows there are.
     return replace(made, pads_end=made.reach_end), (low_y, low_x)
-
-
-def _live_taps(planar: Windows, axis: int) -> tuple[int, int]:
-    """Taps from one to before another that any window has inside of the image; one where there are none."""
-    kernel = planar.kernel[axis]
-    if _is_live(planar, axis, 0) and _is_live(planar, axis, kernel - 1):
-        return 0, kernel
-    spans = [span for span in _spans(planar, axis) if span.taps]
-    if not spans:
-        return 0, 1
-    return min(span.first for span in spans), max(span.last for span in spans)
-
-
-def _is_live(planar: Windows, axis: int, tap: int) -> bool:
-    """Whether any window has a tap inside of the image."""
-    stride, before = planar.strides[axis], planar.pads_begin[axis] - tap * planar.dilations[axis]
-    window = max(-(-before // stride), 0)
-    return window < planar.output[axis] and window * stride - before < planar.spatial[axis]
 
 
 @functools.lru_cache(maxsize=4096)

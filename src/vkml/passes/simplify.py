@@ -13,6 +13,7 @@ from vkml.ir import Constant, Graph, GraphIndex, Node, dtypes, find, unused, val
 from vkml.ir.file_constant import OWNED_BYTES, release_pages
 from vkml.ir.graph import ScaledConstant, scaled
 from vkml.passes.convolution_pads import fold_pads
+from vkml.passes.dead_taps import drop_dead_taps
 from vkml.passes.parallel_convolutions import add_parallel_convolutions
 from vkml.passes.pointwise_quantization import state_quantization
 
@@ -22,7 +23,7 @@ CACHED = 1 << 16
 
 def simplify(graph: Graph) -> Graph:
     """All simplifications, in order. The graph is specialised: types are static."""
-    graph = fold_pads(remove_identities(state_quantization(state_casts(graph))))
+    graph = drop_dead_taps(fold_pads(remove_identities(state_quantization(state_casts(graph)))))
     return add_parallel_convolutions(fold_batch_normalization(graph))
 
 
