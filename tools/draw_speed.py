@@ -23,11 +23,15 @@ CPU_HEADING = "## Two CPU cores"
 CARRIED = "Comment"
 """The picture's entry that has its figures."""
 FASTER, SLOWER, GRAPH, RULE = "#2f7d4f", "#b5651d", "#9cc5ab", "#888888"
-COLOURS = ("#2f7d4f", "#7fb800", "#3b6ea5", "#16325c", "#8e44ad", "#b5651d", "#d4a017", "#555555")
+COLOURS = ("#2f7d4f", "#7fb800", "#3b6ea5", "#16325c", "#8e44ad", "#b5651d", "#d4a017", "#999999", "#333333")
 LABEL = {"padding": 3, "bbox": {"facecolor": "white", "edgecolor": "none", "pad": 0.5}}
 """Of a bar: readable where a line crosses it."""
-UNITS = {"float16": "fp16, bf16 → fp32", "int8": "int8 → int32"}
-"""Ceilings that are drawn: bfloat16's is float16's."""
+UNITS = (
+    ("int8", 1, "int8 → int32"),
+    ("float16", 1, "fp16, bf16 → fp32"),
+    ("float16", 3, "a third (highest)"),
+)
+"""Ceilings that are drawn, what they are divided by, and names: bfloat16's is float16's."""
 
 Figures = dict[str, Any]
 
@@ -94,6 +98,8 @@ def roofline_figures(kernels: Mapping[str, Any]) -> Figures:
             rate = each["operations"] / each["seconds"]
             kind = re.match(r"(.*?), \d", each["label"]) if each["family"] == "matmul" else None
             group = f"{each['family']}, {kind[1]}" if kind else each["family"]
+            if each["label"].endswith(", highest"):
+                group += ", highest"
             of_operations.append([group, each["label"], each["operations"] / each["bytes"], rate])
         else:
             of_bytes.append([each["family"], each["label"], each["share"]])
@@ -166,26 +172,17 @@ def draw_roofline(figures: Figures, target: Path) -> None:
     left, right = canvas.subplots(1, 2, width_ratios=(3, 2))
     ceilings = figures["ceilings"]
     intensities = [row[2] for row in figures["operations"]]
-    knees = [ceilings[element] / ceilings["bytes"] for element in UNITS if element in ceilings]
+    units = [(ceilings[element] / share, name) for element, share, name in UNITS if element in ceilings]
+    knees = [ceiling / ceilings["bytes"] for ceiling, _ in units]
     lowest, highest = min(intensities + knees) / 2, max(intensities + knees) * 2
-    for element, name in UNITS.items():
-        if element not in ceilings:
-            continue
-        knee = ceilings[element] / ceilings["bytes"]
+    for (ceiling, name), knee in zip(units, knees, strict=True):
         left.plot(
             [lowest, knee, highest],
-            [lowest * ceilings["bytes"] / 1e12, ceilings[element] / 1e12, ceilings[element] / 1e12],
+            [lowest * ceilings["bytes"] / 1e12, ceiling / 1e12, ceiling / 1e12],
             color=RULE,
             linewidth=1.2,
         )
-        left.text(
-            highest,
-            ceilings[element] / 1e12,
-            f"units alone, {name} ",
-            ha="right",
-            va="bottom" if element == "int8" else "top",
-            fontsize=8.5,
-        )
+        left.text(knee, ceiling / 1e12, f"units alone, {name}", ha="left", va="bottom", fontsize=8.5)
     groups = dict.fromkeys(row[0] for row in figures["operations"])
     for group, colour in zip(groups, itertools.cycle(COLOURS), strict=False):
         mine = [row for row in figures["operations"] if row[0] == group]
@@ -201,7 +198,7 @@ def draw_roofline(figures: Figures, target: Path) -> None:
     left.set_xlabel("operations a byte of operands and results", fontsize=9)
     left.set_ylabel("10¹² operations a second", fontsize=9)
     left.set_title(f"Kernels bound by operations, NVIDIA H200 ({figures['date']})", fontsize=11)
-    left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.07), ncols=3, fontsize=8.5)
+    left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.07), ncols=3, fontsize=8, columnspacing=1)
     left.grid(which="both", color="#eeeeee", zorder=0)
     drawn = right.barh(range(len(bars)), [100 * row[2] for row in bars], 0.65, color=FASTER)
     right.bar_label(drawn, [f"{row[2]:.0%}" for row in bars], fontsize=8, **LABEL)
