@@ -97,6 +97,12 @@ def cases(sizes: Sizes) -> Iterator[Case]:
     yield from _passes(sizes.elements)
     yield from _rows_times_matrix(sizes.side)
     yield from _convolutions(sizes)
+    yield from _batches(sizes)
+    yield from _other_attention(sizes.length)
+    yield from _other_convolutions(sizes)
+    yield from _few_bits(sizes.side)
+    yield from _other_passes(sizes.elements)
+    yield _recurrent(sizes.side)
 
 
 def _matrix_products(sizes: Sizes) -> Iterator[Case]:
@@ -151,6 +157,71 @@ def product(rows: int, side: int, dtype: DType, *, is_constant: bool) -> Callabl
         return sketch.finish(sketch.node("MatMul" if dtype.is_float else "MatMulInteger", a, b))
 
     return build
+
+
+def _batches(sizes: Sizes) -> Iterator[Case]:
+    """Several products at a time, as of heads, and of few rows."""
+    batch, side = 96, max(16, sizes.side // 16)
+    for kind, dtype, precision in (
+        ("fp16", dtypes.FLOAT16, "high"),
+        ("fp32, high", dtypes.FLOAT32, "high"),
+        ("fp32, highest", dtypes.FLOAT32, "highest"),
+    ):
+        yield Case(
+            "batched",
+            f"{kind}, {batch} × {side} × {side} × 64",
+            _node("MatMul", ((batch, side, 64), dtype), ((batch, 64, side), dtype)),
+            precision,
+            2 * batch * side**2 * 64,
+            products=3 if precision == "highest" else 1,
+        )
+    for rows in (2, 4):
+        build = product(rows, sizes.side, dtypes.FLOAT32, is_constant=True)
+        yield Case("gemv", f"fp32, {rows} × {sizes.side}²", build, "highest")
+
+
+def _few_bits(side: int) -> Iterator[Case]:
+    """Products by weights of four and eight bits with a scale for each 32: of a row, and of many."""
+    side -= side % 32
+    weights = np.random.default_rng(1).integers(-8, 8, (side, side), np.int8)
+    for bits, dtype in ((4, dtypes.INT4), (8, dtypes.INT8)):
+        for rows in (1, 128):
+            yield Case(
+                "weight-only",
+                f"{rows} × {side}², {bits} bits",
+                _dequantized(rows, weights.astype(dtype.storage)),
+                operations=2 * rows * side**2 if rows > 1 else 0,
+            )
+
+
+def _dequantized(rows: int, weights: Array) -> Callable[[], Graph]:
+    def build() -> Graph:
+        sketch = Sketch("weight-only", 21)
+        side = len(weights)
+        x = sketch.input("x", (rows, side), dtypes.FLOAT32)
+        scales = sketch.constant(np.full((side // 32, side), 0.01, np.float32))
+        held = sketch.node("DequantizeLinear", sketch.constant(weights), scales, axis=0, block_size=32)
+        return sketch.finish(sketch.node("MatMul", x, held))
+
+    return build
+
+
+def _recurrent(side: int) -> Case:
+    hidden, steps = max(16, side // 32), max(8, side // 64)
+    shapes = ((2, 4 * hidden, hidden), (2, 4 * hidden, hidden))
+    weights = [numbers(shape, dtypes.FLOAT32, 1) * np.float32(hidden**-0.5) for shape in shapes]
+    return Case(
+        "recurrent",
+        f"LSTM, both ways, {hidden}, {steps} steps",
+        _node(
+            "LSTM",
+            ((steps, 1, hidden), dtypes.FLOAT32),
+            *weights,
+            hidden_size=hidden,
+            direction="bidirectional",
+        ),
+        operations=2 * 2 * steps * 8 * hidden**2,
+    )
 
 
 def _quantized_product(side: int) -> Callable[[], Graph]:
@@ -240,6 +311,40 @@ def _convolutions(sizes: Sizes) -> Iterator[Case]:
         )
 
 
+def _other_convolutions(sizes: Sizes) -> Iterator[Case]:
+    """Of one axis and of three, transposed, of groups, of bytes."""
+    batch, single = max(1, sizes.side // 256), dtypes.FLOAT32
+
+    def case(
+        op: str, label: str, shape: tuple[int, ...], weights: tuple[int, ...], **attributes: Any
+    ) -> Case:
+        held = numbers(weights, single, 1)
+        filters = weights[1] if op == "ConvTranspose" else weights[0]
+        size = "×".join(map(str, shape[2:]))
+        return Case(
+            "convolution",
+            f"{label}, batch {shape[0]}, {shape[1]} → {filters}, {size}, fp32, high",
+            _node(op, (shape, single), held, **attributes),
+            operations=2 * (math.prod(shape) // shape[1]) * held.size,
+        )
+
+    wide = (batch, 256, 28, 28)
+    yield case("Conv", "3 of one axis", (batch, 256, 1024), (256, 256, 3), pads=[1, 1])
+    yield case("Conv", "3×3×3", (1, 64, 32, 32, 32), (64, 64, 3, 3, 3), pads=[1] * 6)
+    yield case("Conv", "3×3 in 32 groups", wide, (256, 8, 3, 3), pads=[1] * 4, group=32)
+    yield case("Conv", "3×3 of dilation 2", wide, (256, 256, 3, 3), pads=[2] * 4, dilations=[2, 2])
+    images, filters = (batch, 128, 28, 28), (128, 64, 4, 4)
+    yield case("ConvTranspose", "transposed 4×4, every 2nd", images, filters, pads=[1] * 4, strides=[2, 2])
+    weights = numbers((256, 256, 3, 3), dtypes.INT8, 1)
+    yield Case(
+        "convolution",
+        f"3×3, batch {batch}, 256 → 256, 14², int8",
+        _node("ConvInteger", ((batch, 256, 14, 14), dtypes.INT8), weights, pads=[1] * 4),
+        operations=2 * batch * 14 * 14 * weights.size,
+        units="int8",
+    )
+
+
 HEADS, HEAD_SIZE = 16, 128
 
 
@@ -253,6 +358,67 @@ def _attention(length: int) -> Iterator[Case]:
             operations=4 * HEADS * length**2 * HEAD_SIZE / (2 if is_causal else 1),
             peer=("attention", shape, is_causal),
         )
+
+
+def _other_attention(length: int) -> Iterator[Case]:
+    """Of float32, of keys that heads share, by a mask, and of one new token."""
+    shape = (1, HEADS, length, HEAD_SIZE)
+    short = (1, HEADS, length // 2, HEAD_SIZE)
+    few = (1, HEADS // 4, length, HEAD_SIZE)
+    single, half = dtypes.FLOAT32, dtypes.FLOAT16
+    work = 4 * HEADS * length**2 * HEAD_SIZE
+    size = f"{HEADS} heads × {length} × {HEAD_SIZE}"
+    yield Case(
+        "attention",
+        f"{HEADS} heads × {length // 2} × {HEAD_SIZE}, fp32, high",
+        _node("Attention", *[(short, single)] * 3, opset=23),
+        operations=work / 4,
+    )
+    yield Case(
+        "attention",
+        f"{size}, fp16, keys of {HEADS // 4} heads",
+        _node("Attention", (shape, half), (few, half), (few, half), opset=23),
+        operations=work,
+    )
+    mask = np.zeros((length, length), np.float16)
+    yield Case(
+        "attention",
+        f"{size}, fp16, mask",
+        _node("Attention", *[(shape, half)] * 3, mask, opset=23),
+        operations=work,
+    )
+    one = (1, 2 * HEADS, 1, HEAD_SIZE)
+    past = (1, 2 * HEADS, length, HEAD_SIZE)
+    yield Case(
+        "attention",
+        f"one token, {2 * HEADS} heads × {length} × {HEAD_SIZE}, fp16",
+        _node("Attention", (one, half), (past, half), (past, half), opset=23),
+    )
+
+
+def _other_passes(elements: int) -> Iterator[Case]:
+    """Borders, regions, and elements by places."""
+    single = dtypes.FLOAT32
+    rows = elements // _ROW
+    images = (max(1, elements >> 20), 64, 128, 128) if elements >= 1 << 20 else (1, 4, 16, elements // 64)
+    yield Case("pad", "one pixel round images", _node("Pad", (images, single), np.array([0, 0, 1, 1] * 2)))
+    yield Case(
+        "slice",
+        "every 2nd pixel",
+        _node("Slice", (images, single), *map(np.array, ([0, 0], [9999] * 2, [2, 3], [2, 2]))),
+    )
+    order = np.random.default_rng(0).permutation(rows)
+    yield Case(
+        "gather", f"GatherND, rows of {_ROW}", _node("GatherND", ((rows, _ROW), single), order[:, None])
+    )
+    yield Case("reduce", "means of channels", _node("GlobalAveragePool", (images, single)))
+    boxes = np.tile(np.array([[1, 2, 90, 100]], np.float32), (max(1, rows // 64), 1))
+    which = np.arange(len(boxes)) % images[0]
+    yield Case(
+        "regions",
+        f"RoiAlign, {len(boxes)} of 7×7",
+        _node("RoiAlign", (images, single), boxes, which, output_height=7, output_width=7, sampling_ratio=2),
+    )
 
 
 def _passes(elements: int) -> Iterator[Case]:
