@@ -9,12 +9,19 @@ from typing import Any
 import numpy as np
 
 from vkml.dataclasses import dataclass
+from vkml.engine.doctor_bodies import (
+    Array,
+    Feed,
+    attention_gradients,
+    attention_gradients_answer,
+    loop,
+    loop_answer,
+    maximum_gradient,
+    maximum_gradient_answer,
+)
 from vkml.engine.sketch import OPSET, Sketch
 from vkml.ir import dtypes
 from vkml.ir.graph import Graph
-
-Array = np.ndarray[Any, Any]
-Feed = Mapping[str, Array]
 
 FLOAT32_TOLERANCE = 2e-5
 """Of fp32 sums over some hundred products, relative to the largest value."""
@@ -33,6 +40,10 @@ class Case:
     build: Callable[[np.random.Generator], tuple[Graph, Feed]]
     tolerance: float = FLOAT32_TOLERANCE
     precision: str = "highest"
+    answer: Callable[[Feed], list[Array]] | None = None
+    """Where nodes have bodies, which no operator evaluates: what the graph makes."""
+    is_bound: bool = False
+    """Whether values are bound and it runs several times, for what only such runs have."""
 
 
 def _values(generator: np.random.Generator, shape: Sequence[int], dtype: Any) -> Array:
@@ -287,13 +298,49 @@ def _recurrent(
     return build
 
 
+def _side_by_side(generator: np.random.Generator) -> tuple[Graph, Feed]:
+    """The same step of several tensors, as an optimizer's of parameters: none waits for another."""
+    sketch, found = Sketch("tensors"), []
+    feed: dict[str, Array] = {}
+    for number, shape in enumerate(((5, 33), (700,), (3, 4, 5), (1,), (129,), (64, 9))):
+        feed[f"p{number}"], feed[f"g{number}"] = (_values(generator, shape, np.float32) for _ in range(2))
+        parameter, gradient = (sketch.input(f"{letter}{number}", shape) for letter in "pg")
+        step = sketch.node("Mul", gradient, sketch.constant(np.float32(0.25)))
+        found.append(sketch.node("Sub", parameter, step))
+    return sketch.finish(*found), feed
+
+
+def _small_layers(generator: np.random.Generator) -> tuple[Graph, Feed]:
+    """Layers of a few rows, each of which waits for the one before: phases of one launch on a large GPU."""
+    sketch = Sketch("layers")
+    feed = {"x": _values(generator, (3, 24), np.float32)}
+    value = sketch.input("x", (3, 24))
+    for _ in range(3):
+        weight = sketch.constant((generator.standard_normal((24, 24)) / 5).astype(np.float32))
+        value = sketch.node("LogSoftmax", sketch.node("MatMul", value, weight), axis=-1)
+    return sketch.finish(value), feed
+
+
+def _large_array(generator: np.random.Generator) -> tuple[Graph, Feed]:
+    """Sums of rows of an array that begins anywhere in memory, so large that a GPU reads it where it lies."""
+    sketch, whole = Sketch("large"), _values(generator, (300 * 600 + 3,), np.float32)
+    tripled = sketch.node("Mul", sketch.input("x", (300, 600)), sketch.constant(np.float32(3)))
+    sums = sketch.node("ReduceSum", tripled, sketch.constant(np.array([1])), keepdims=0)
+    return sketch.finish(sums), {"x": whole[3:].reshape(300, 600)}
+
+
 def _all() -> Iterator[Case]:
     f16: dict[str, Any] = {"dtype": np.float16}
 
     def case(
-        family: str, name: str, build: Any, tolerance: float = FLOAT32_TOLERANCE, precision: str = "highest"
+        family: str,
+        name: str,
+        build: Any,
+        tolerance: float = FLOAT32_TOLERANCE,
+        precision: str = "highest",
+        **others: Any,
     ) -> Case:
-        return Case(f"{family} {name}", family, build, tolerance, precision)
+        return Case(f"{family} {name}", family, build, tolerance, precision, **others)
 
     yield case("elementwise", "fp32 add", _simple("Add", (3, 1001), (3, 1001)))
     yield case("elementwise", "fp32 exp", _simple("Exp", (777,)))
@@ -310,6 +357,7 @@ def _all() -> Iterator[Case]:
     yield case("broadcast", "rows and columns", _simple("Add", (4, 1, 9), (6, 1)))
     yield case("broadcast", "scalar", _simple("Mul", (4, 5, 6), ()))
     yield case("broadcast", "fused chain", _chain)
+    yield case("elementwise", "tensors side by side", _side_by_side)
     for op in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceProd"):
         axes = np.array([1], np.int64)
         yield case("reduce", f"{op} middle axis", _simple(op, (3, 17, 5), constants=[axes], keepdims=0))
@@ -575,6 +623,19 @@ def _all() -> Iterator[Case]:
     yield case("recurrent", "LSTM, many units", _recurrent("LSTM", 4, 200))
     yield case("recurrent", "GRU", _recurrent("GRU", 3, 24))
     yield case("recurrent", "RNN", _recurrent("RNN", 1, 5))
+    yield case("matmul", "small layers behind one another", _small_layers)
+    yield case("gradients", "maximum", maximum_gradient, answer=maximum_gradient_answer)
+    # Scores' gradients are differences: of ten bits some are off by 5e-3 (lavapipe's units, by force).
+    yield case(
+        "gradients",
+        "attention, precision high",
+        attention_gradients,
+        2**-6,
+        "high",
+        answer=attention_gradients_answer,
+    )
+    yield case("loop", "ended by its values", loop, answer=loop_answer)
+    yield case("host", "an array read where it lies", _large_array, is_bound=True)
 
 
 CASES: tuple[Case, ...] = tuple(_all())

@@ -47,12 +47,15 @@ class Sketch:
         self._constants[chosen] = Constant(dtypes.from_numpy(value.dtype), value.shape, value)
         return chosen
 
-    def node(self, op: str, *inputs: str, name: str = "", **attributes: Any) -> str:
-        """Adds a node of one output; returns that value's name. Lists among the attributes become tuples."""
-        return self.node_with_outputs(op, 1, *inputs, name=name, **attributes)[0]
+    def node(self, op: str, *inputs: str, name: str = "", domain: str = "", **attributes: Any) -> str:
+        """Adds a node of one output; returns that value's name.
+
+        Lists among the attributes become tuples. Of domains beside the default one it is the first version.
+        """
+        return self.node_with_outputs(op, 1, *inputs, name=name, domain=domain, **attributes)[0]
 
     def node_with_outputs(
-        self, op: str, count: int, *inputs: str, name: str = "", **attributes: Any
+        self, op: str, count: int, *inputs: str, name: str = "", domain: str = "", **attributes: Any
     ) -> list[str]:
         """As `node`, of `count` outputs; returns their names."""
         label = name or f"{op}_{len(self._nodes)}"
@@ -60,7 +63,8 @@ class Sketch:
             key: tuple(value) if isinstance(value, list) else value for key, value in attributes.items()
         }
         outputs = [f"{label}:{number}" for number in range(count)]
-        self._nodes.append(Node(op, inputs, tuple(outputs), normal, label, version=self.opset))
+        version = 1 if domain else self.opset
+        self._nodes.append(Node(op, inputs, tuple(outputs), normal, label, domain=domain, version=version))
         return outputs
 
     def output(
