@@ -147,7 +147,9 @@ def _expected(path: Path, feed: Feed, threads: int) -> Sequence[np.ndarray[Any, 
 def _errors(here: Measured, there: Measured, *, is_quantized: bool) -> tuple[str, str]:
     """Of vkml, marked where it is large and more than twice the other's, and of the other."""
     assert here.errors is not None and there.errors is not None
-    limit = max(QUANTIZED_TOLERANCE if is_quantized else TOLERANCE, 2 * there.errors.largest)
+    limit = QUANTIZED_TOLERANCE if is_quantized else TOLERANCE
+    if np.isfinite(there.errors.largest):
+        limit = max(limit, 2 * there.errors.largest)
     mark = "" if here.errors.largest <= limit else " (!)"
     return f"{here.errors.largest:.1e}{mark}", f"{there.errors.largest:.1e}"
 

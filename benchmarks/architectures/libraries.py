@@ -217,7 +217,7 @@ resnet50d seresnet50 res2net50_26w_4s hrnet_w18_small dla34 vovnet39a cspresnet5
 ghostnet_100 tinynet_a mixnet_s tf_efficientnet_lite0 mobilenetv4_conv_small mobilenetv4_hybrid_medium
 mobileone_s1 efficientformer_l1 efficientvit_b1 edgenext_small mobilevit_s poolformer_s12 convmixer_768_32
 mixer_s32_224 resmlp_12_224 levit_128 pit_s_224 cait_xxs24_224 twins_svt_small pvt_v2_b0 convnextv2_nano
-starnet_s1 repvit_m1 tiny_vit_5m_224 rexnet_100 skresnet18 resnest14d legacy_xception davit_tiny mvitv2_tiny
+starnet_s1 tiny_vit_5m_224 rexnet_100 skresnet18 resnest14d legacy_xception davit_tiny mvitv2_tiny
 gcvit_xxtiny lcnet_100 rdnet_tiny mambaout_femto swiftformer_xs fasternet_t0
 """
 TIMM: dict[str, Library] = {f"timm {name}": _timm(name, _SIDES.get(name, 224)) for name in _OF_TIMM.split()}

@@ -445,6 +445,11 @@ def test_columns_of_holes_are_looked_at() -> None:
         near_one = normal(1, k, 512) * np.float32(1e-6) + np.eye(k, 512, dtype=np.float32)
         assert "next to nothing" in refusal(near_one)
         assert "next to nothing" in refusal(np.asfortranarray(weights))
+        for row in (k // 10 - 1, k // 2 + 5):  # not among those that are looked at
+            weights = normal(1, k, 512)
+            weights[:, 7] = 0
+            weights[row, 7] = 1
+            assert "next to nothing" in refusal(weights)
 
 
 @pytest.mark.parametrize("has_pass", [False, True])

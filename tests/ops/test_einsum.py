@@ -9,6 +9,7 @@ import vkml
 from tests.ops.checking import check_operator, inferred_types, random_array
 from vkml.engine.sketch import Sketch
 from vkml.errors import InvalidGraph
+from vkml.ir import dtypes
 from vkml.onnx import save_graph
 
 
@@ -69,3 +70,32 @@ def test_contractions_are_machine_code_on_the_cpu(equation: str, shapes: list[tu
     assert not slow
     wanted = np.einsum(equation, *(each.astype(np.float64) for each in inputs))
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("equation", ["ij,ij->i", "ab,cd,bc->ad", "ii,ij->ij", "ij,k->k", "ij,ki->jk"])
+def test_what_numpy_does_sooner_stays_numpys_on_the_cpu(equation: str) -> None:
+    sketch = Sketch("sums")
+    shapes = [(4, 4) if len(term) == 2 else (4,) for term in equation.partition("->")[0].split(",")]
+    names = [sketch.input(f"x{at}", shape) for at, shape in enumerate(shapes)]
+    model = save_graph(sketch.finish(sketch.node("Einsum", *names, equation=equation)))
+    with vkml.InferenceSession(model, devices="cpu") as session:
+        inputs = [_random(index, *shape) for index, shape in enumerate(shapes)]
+        [found] = session.run(None, dict(zip(names, inputs, strict=True)))
+        slow = [step.operators for step in session.report().steps if step.variant == "numpy"]
+    assert bool(slow) == (equation != "ij,ki->jk")
+    wanted = np.einsum(equation, *(each.astype(np.float64) for each in inputs))
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("equation", ["ij,k->k", "ij,i->", "ij,ik->i"])
+def test_sums_of_halves_do_not_overflow_on_the_way(equation: str, device_name: str) -> None:
+    sketch = Sketch("sums")
+    terms = equation.partition("->")[0].split(",")
+    shapes = [(400, 400) if len(term) == 2 else (400,) for term in terms]
+    names = [sketch.input(f"x{at}", shape, dtypes.FLOAT16) for at, shape in enumerate(shapes)]
+    model = save_graph(sketch.finish(sketch.node("Einsum", *names, equation=equation)))
+    inputs = [np.ones(shapes[0], np.float16), np.full(shapes[1], 1e-4, np.float16)]
+    with vkml.InferenceSession(model, devices=device_name) as session:
+        [found] = session.run(None, dict(zip(names, inputs, strict=True)))
+    wanted = np.einsum(equation, *(each.astype(np.float64) for each in inputs))
+    np.testing.assert_allclose(found.astype(np.float64), wanted, rtol=2e-3)

@@ -32,9 +32,11 @@ def numbers(*shape: int, seed: int = 0) -> Array:
 class Branches(Sketch):
     """Branches from one input, each with weights of its own."""
 
-    def __init__(self, shape: Sequence[int] = SHAPE, dtype: str = "float32") -> None:
+    def __init__(
+        self, shape: Sequence[int | str] = SHAPE, dtype: str = "float32", *, channels_known: int = 0
+    ) -> None:
         super().__init__("branches")
-        self.dtype, self.channels = np.dtype(dtype), shape[1]
+        self.dtype, self.channels = np.dtype(dtype), channels_known or int(shape[1])
         self.x = self.input("x", shape, dtypes.from_numpy(self.dtype))
         self.count = 0
 
@@ -228,3 +230,42 @@ def test_sums_of_weights_that_overflow_stay() -> None:
     b = Branches()
     values = [b.conv(3, 3, pads=[1, 1, 1, 1]), b.conv(1, 1, times=float("nan"))]
     assert left(b.finish(b.add(*values)))["Add"] == 1
+
+
+def test_all_plans_share_what_is_made() -> None:
+    """Sums of weights, however large, are the same constants for every shape; so are kernels that are cut."""
+    for side in (4, 64):
+        b = Branches((1, side, "h", "h"), channels_known=side)
+        wide = b.conv(3, 3, filters=side, pads=[1, 1, 1, 1])
+        parts = wide, b.conv(1, 1, filters=side), b.normalised("x", side)
+        far = b.conv(3, 3, filters=side, pads=[90] * 4, dilations=[90, 90])
+        prepared = prepare(b.finish(b.add(*parts), b.node("Relu", far)))
+        made = [simplify(specialise(prepared, {"x": (1, side, h, h)})) for h in (5, 7, 5)]
+        weights = [
+            [graph.constants[node.inputs[1]] for node in graph.nodes if node.op == "Conv"] for graph in made
+        ]
+        assert [len(each) for each in weights] == [2, 2, 2]
+        assert weights[0] == weights[1] == weights[2]
+
+
+@pytest.mark.parametrize("is_turned", [False, True])
+def test_a_thousand_branches(is_turned: bool) -> None:
+    """Sums do not lie in one another, in whichever order they are added up."""
+    b = Branches((1, 48, 4, 4))
+    weight = b.held(numbers(48, 48, 3, 3) * np.float32(1e-3))
+    total = b.node("Conv", "x", weight, pads=[1] * 4)
+    for _ in range(1100):
+        branch = b.node("Conv", "x", weight, pads=[1] * 4)
+        total = b.node("Add", *((branch, total) if is_turned else (total, branch)))
+    graph = b.finish(total)
+    assert left(graph) == {"Conv": 1}
+    x = numbers(1, 48, 4, 4)
+    with vkml.InferenceSession(save_graph(graph), devices="cpu") as session:
+        [found] = session.run(None, {"x": x})
+    single = Branches((1, 48, 4, 4))
+    one = single.finish(
+        single.node("Conv", "x", single.held(numbers(48, 48, 3, 3) * np.float32(1e-3)), pads=[1] * 4)
+    )
+    with vkml.InferenceSession(save_graph(one), devices="cpu") as session:
+        [wanted] = session.run(None, {"x": x})
+    np.testing.assert_allclose(found / 1101, wanted, atol=1e-4 * float(np.abs(wanted).max()))

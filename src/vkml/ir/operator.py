@@ -341,6 +341,15 @@ class Operator:
         """
         return self.always_saved
 
+    def has_host_steps(self, node: Node, inputs: Sequence[TensorType | None]) -> bool:
+        """Whether its `steps` stand for a node on the CPU, too, as `is_stepwise` says of all.
+
+        Args:
+            node: normalised.
+            inputs: types, which are static.
+        """
+        return self.is_stepwise
+
     def vjp(
         self,
         build: Emitter[T],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import weakref
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -431,34 +431,52 @@ _holes: weakref.WeakKeyDictionary[Constant, dict[Hashable, bool]] = weakref.Weak
 def has_holes(weights: View) -> bool:
     """Whether more than `MOST_HOLES` of some column of a constant's weights (…, n) are holes.
 
-    Of long columns some runs are looked at, the same for all.
+    Of long columns some runs are looked at, the same for all, and and all of columns of nothing.
     """
     constant = weights.buffer.constant
     assert constant is not None
     key = weights.shape, weights.strides, weights.offset
     known = _holes.setdefault(constant, {})
     if key not in known:
-        known[key] = any(_are_holes(*some) for some in _columns(constant, weights))
+        known[key] = _are_holes(*_columns(constant, weights))
         release_pages(constant)
     return known[key]
 
 
-def _columns(constant: Constant, weights: View) -> Iterator[tuple[Array, int]]:
-    """Weights (…, n), some columns at a time, and the axis along them."""
+def _columns(constant: Constant, weights: View) -> tuple[Array, bool]:
+    """Weights (…, n) as (k, n), and whether columns lie in one piece."""
     n = weights.shape[-1]
     if _are_rows_of_all(constant, weights):
         # Factors of whole columns change nothing.
         source = constant.source if isinstance(constant, ScaledConstant) else constant
-        lines = _looked_at(source.array.reshape(n, -1).T).T
-        step = max(1, CACHED // max(1, lines[0].size))
-        for first in range(0, n, step):
-            yield lines[first : first + step].reshape(-1, lines[0].size), 1
-        return
+        return source.array.reshape(n, -1).T, True
     elements = constant.array.reshape(-1)[weights.offset :]
     strides = tuple(4 * stride for stride in weights.strides)
     matrix = np.lib.stride_tricks.as_strided(elements, weights.shape, strides, writeable=False)
-    matrix = _looked_at(matrix.reshape(-1, n))
-    yield matrix.reshape(-1, n), 0
+    return matrix.reshape(-1, n), False
+
+
+def _are_holes(matrix: Array, are_lines: bool) -> bool:
+    """Whether one of the columns (k, n) has too many holes; zeros alone, which make zeros, have none."""
+    k, n = matrix.shape
+    seen = _looked_at(matrix)
+    step = max(1, CACHED // _LOOKED_AT) if are_lines else n
+    largest = np.empty(n, np.float32)
+    for first in range(0, n, step):
+        some = seen[..., first : first + step]
+        if are_lines:
+            lines = some.transpose(2, 1, 0)
+            largest[first : first + step], has_some = _look(lines.reshape(len(lines), -1), 1)
+        else:
+            largest, has_some = _look(some.reshape(-1, n), 0)
+        if has_some:
+            return True
+    if k <= _LOOKED_AT:
+        return False
+    # Those with next to nothing where they were looked at may have all of their weight elsewhere.
+    [rest] = np.nonzero(largest < HOLE * largest.max(initial=0)) if largest.any() else (np.arange(n),)
+    step = max(1, CACHED // k)
+    return any(_look(matrix[:, rest[first : first + step]], 0)[1] for first in range(0, len(rest), step))
 
 
 def _looked_at(matrix: Array) -> Array:
@@ -473,13 +491,14 @@ def _looked_at(matrix: Array) -> Array:
     return np.lib.stride_tricks.as_strided(matrix, shape, strides, writeable=False)
 
 
-def _are_holes(columns: Array, axis: int) -> bool:
-    """Whether one of some columns has too many holes; columns of zeros alone, which make zeros, have none."""
+def _look(columns: Array, axis: int) -> tuple[Array, bool]:
+    """The largest magnitude of each of some columns along an axis, and whether one has too many holes."""
     sizes = np.abs(columns)
     with np.errstate(invalid="ignore"):
-        least = sizes.max(axis=axis, initial=0, keepdims=True) * np.float32(HOLE)
+        largest = sizes.max(axis=axis, initial=0)
+        least = np.expand_dims(largest * np.float32(HOLE), axis)
         count = np.count_nonzero(sizes < least, axis=axis)
-    return bool((count > MOST_HOLES * sizes.shape[axis]).any())
+    return largest, bool((count > MOST_HOLES * sizes.shape[axis]).any())
 
 
 def least_power(weights: View) -> int | None:

@@ -10,11 +10,12 @@ import numpy as np
 from vkml.dataclasses import dataclass
 from vkml.errors import InvalidGraph, ShapeError
 from vkml.ir import scalar
-from vkml.ir.dtypes import COMPLEXES, INT64, NUMBERS
+from vkml.ir.dtypes import COMPLEXES, FLOAT32, FLOAT64, INT64, NUMBERS
 from vkml.ir.gradients import Emitter, T, arguments, conjugate, expanded, expression, reshaped, sum_to
 from vkml.ir.graph import Node
 from vkml.ir.operator import Array, Operator, operator
 from vkml.ir.scalar import Scalar
+from vkml.ir.size import Size
 from vkml.ir.types import Known, TensorType
 from vkml.ops.checks import present, require_dtype, require_same_dtype, required
 from vkml.ops.einsum_steps import contracted
@@ -93,7 +94,6 @@ class Einsum(Operator):
 
     inputs = (1, 2**31)
     attributes = {"equation": ""}
-    is_stepwise = True
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         operands = [required(node, inputs, index) for index in range(len(inputs))]
@@ -124,6 +124,25 @@ class Einsum(Operator):
             return None
         geometry = einsum_geometry(node, node.attributes["equation"], [type_.dims for type_ in types])
         return [contracted(build, geometry.terms, geometry.output, operands)]
+
+    def has_host_steps(self, node: Node, inputs: Sequence[TensorType | None]) -> bool:
+        """Where it is a product of matrices: others NumPy adds up sooner, or multiplies in a better order."""
+        types = [present(inputs, at) for at in range(len(inputs))]
+        if len(types) != 2 or types[0].dtype not in (FLOAT32, FLOAT64):
+            return False
+        geometry = einsum_geometry(node, node.attributes["equation"], [type_.dims for type_ in types])
+        a, b = (
+            {
+                letter
+                for letter, size in zip(term, type_.dims, strict=True)
+                if isinstance(size, Size) or size != 1
+            }
+            for term, type_ in zip(geometry.terms, types, strict=True)
+        )
+        output = set(geometry.output)
+        has_diagonals = any(len(set(term)) != len(term) for term in geometry.terms)
+        rows, columns, inner = a - b, b - a, (a & b) - output
+        return bool(rows and columns and inner) and rows | columns <= output and not has_diagonals
 
     def vjp(
         self,

@@ -30,7 +30,7 @@ def contracted(build: Emitter[T], terms: Sequence[str], output: str, operands: S
         operands: numbers of one type that is not complex.
     """
     dtype = build.type_of(operands[0]).dtype
-    wide = _computed(dtype, len(operands))
+    wide = _computed(dtype, terms, output)
     sizes: dict[str, int] = {}
     named = []
     for term, operand in zip(terms, operands, strict=True):
@@ -52,10 +52,17 @@ def contracted(build: Emitter[T], terms: Sequence[str], output: str, operands: S
     return converted(build, reshaped(build, value, [sizes.get(letter, 1) for letter in output]), dtype)
 
 
-def _computed(dtype: DType, count: int) -> DType:
-    """The type of products: of more than two operands rounded once, of narrow integers by their low bits."""
+def _computed(dtype: DType, terms: Sequence[str], output: str) -> DType:
+    """The type of products: of sums of sums rounded once, of narrow integers by their low bits."""
     if dtype in FLOATS:
-        return arithmetic_type(dtype) if count > 2 else dtype
+        known = [
+            set(output).union(*(other for at, other in enumerate(terms) if at != n))
+            for n in range(len(terms))
+        ]
+        has_own_sums = len(terms) > 1 and any(
+            not set(term) <= others for term, others in zip(terms, known, strict=True)
+        )
+        return arithmetic_type(dtype) if len(terms) > 2 or has_own_sums else dtype
     return INT32 if dtype.bits < 32 else dtype
 
 

@@ -6,12 +6,14 @@ of dilation 24 over 16×16 pixels is a 1×1 one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from vkml.ir import Constant, Graph, Node, find, unused, value_names
 from vkml.ir.dtypes import FLOATS
+from vkml.ir.file_constant import release_pages
 
 
 def drop_dead_taps(graph: Graph) -> Graph:
@@ -52,11 +54,9 @@ def _cut(node: Node, graph: Graph) -> tuple[Node, Constant] | None:
     kernel = tuple(last - first for first, last in live)
     if kernel == windows.kernel:
         return None
-    array = weight.array
-    left = (slice(None), slice(None), *(slice(first, last) for first, last in live))
-    if not np.isfinite(array).all():  # what is left, too: it is no more than there was
+    cut = _without(weight, live)
+    if cut is None:
         return None
-    cut = np.ascontiguousarray(array[left])
     begins = [windows.pads_begin[axis] - live[axis][0] * windows.dilations[axis] for axis in axes]
     made = replace(windows, kernel=kernel, pads_begin=tuple(begins))
     ends = [max(0, reach) for reach in made.reach_end]
@@ -64,4 +64,23 @@ def _cut(node: Node, graph: Graph) -> tuple[Node, Constant] | None:
     if min(begins) < 0 or not is_same:
         return None
     attributes = {**node.attributes, "auto_pad": "NOTSET", "pads": (*begins, *ends), "kernel_shape": kernel}
-    return replace(node, attributes=attributes), Constant(weight.dtype, cut.shape, cut)
+    return replace(node, attributes=attributes), cut
+
+
+def _without(weight: Constant, live: Sequence[tuple[int, int]]) -> Constant | None:
+    """A weight's live taps, the same constant for all plans; None where not all of it is finite.
+
+    Weights keep what was made of them.
+    """
+    if "_cuts" not in weight.__dict__:
+        object.__setattr__(weight, "_cuts", {})
+    known: dict[tuple[tuple[int, int], ...], Constant | None] = weight.__dict__["_cuts"]
+    key = tuple(live)
+    if key not in known:
+        array = weight.array
+        left = (slice(None), slice(None), *(slice(first, last) for first, last in live))
+        made = np.ascontiguousarray(array[left])
+        # What is left, too: it is no more than there was.
+        known[key] = Constant(weight.dtype, made.shape, made) if np.isfinite(array).all() else None
+        release_pages(weight)
+    return known[key]

@@ -31,7 +31,10 @@ def expand_steps(
     """
 
     def has_steps(node: Node) -> bool:
-        return find(node).is_stepwise or (not on_host and type(find(node)).steps is not Operator.steps)
+        operator = find(node)
+        if not on_host:
+            return operator.is_stepwise or type(operator).steps is not Operator.steps
+        return operator.has_host_steps(node, [graph.types[name] if name else None for name in node.inputs])
 
     kept: set[str] = set()
     for _ in range(_DEPTH):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -61,8 +62,6 @@ class _Term:
     """[filters, channels a group, *kernel]; of a normalisation its factors, [channels], float64."""
     bias: Array
     """[filters], float64."""
-    bound: float
-    """No element of the weight is larger in magnitude."""
 
     @property
     def x(self) -> str:
@@ -99,8 +98,6 @@ class _Sums:
         self._taken = value_names(graph)
         self._places: dict[str, int] = {}
         """Value → where the convolution or normalisation is that makes it."""
-        self._bounds: dict[int, float] = {}
-        """Of weights, by identity: they are kept by `_constants`."""
         self._is_changed = False
 
     def look_at(self, at: int, node: Node) -> None:
@@ -114,6 +111,8 @@ class _Sums:
         terms = [term for term in map(self._term, places) if term is not None]
         made: tuple[Node, Constant | None, Constant] | None
         if len(terms) == len(set(places)) == 2:
+            # A sum grows by one term more, which keeps it flat.
+            terms.sort(key=lambda term: not isinstance(term.weight, SummedConstant))
             made = _sum(terms[0], terms[1]) or _sum(terms[1], terms[0])
         elif len(terms) == 1:
             others = [self._constants.get(name) for name in node.inputs]
@@ -124,11 +123,7 @@ class _Sums:
             return
         conv, weight, bias = made
         named = self._name(f"{result}+bias", bias)
-        if weight is None:
-            weights = conv.inputs[1]
-        else:
-            weights = self._name(f"{result}+weight", weight)
-            self._bounds[id(weight)] = sum(term.bound for term in terms)
+        weights = conv.inputs[1] if weight is None else self._name(f"{result}+weight", weight)
         for place in places:
             self._nodes[place] = None
         self._nodes[at] = replace(conv, inputs=(conv.inputs[0], weights, named), outputs=node.outputs)
@@ -173,20 +168,13 @@ class _Sums:
             factors = scale / np.sqrt(variance + node.attributes["epsilon"])
             bias = shift - mean * factors
         one = (1,) * (self._types[node.inputs[0]].rank - 2)
-        return _Term(node, _Window(one, (0,) * len(one), one, one), factors, bias, _largest(factors))
+        return _Term(node, _Window(one, (0,) * len(one), one, one), factors, bias)
 
     def _convolution(self, node: Node, arrays: list[Constant]) -> _Term | None:
         weight = arrays[0]
         rank = len(weight.shape)
         if rank < 3 or node.attributes["auto_pad"] in ADDS_BY_ITSELF:
             return None
-        bound = self._bounds.get(id(weight))
-        if bound is None:
-            scaled = weight if isinstance(weight, ScaledConstant) else None
-            bound = _largest(weight.array if scaled is None else scaled.largest)
-            self._bounds[id(weight)] = bound
-            if scaled is None:
-                release_pages(weight)
         one = (1,) * (rank - 2)
         window = _Window(
             weight.shape[2:],
@@ -195,7 +183,7 @@ class _Sums:
             tuple(node.attributes["dilations"] or one),
         )
         bias = np.asarray(arrays[1].array, np.float64) if len(arrays) > 1 else np.zeros(weight.shape[0])
-        return _Term(node, window, weight, bias, bound)
+        return _Term(node, window, weight, bias)
 
 
 def _largest(array: Array) -> float:
@@ -216,16 +204,89 @@ def _sum(larger: _Term, smaller: _Term) -> tuple[Node, Constant, Constant] | Non
     else:
         fits = weight.shape[0] == len(added)
     bias = _bias(weight, larger.bias, smaller.bias)
-    if not fits or bias is None or not larger.bound + smaller.bound < _half_of_greatest(weight):
+    if not fits or bias is None:
         return None
-    make = functools.partial(_added, other=added, place=place)
-    made: Constant
-    if weight.type.bytes > OWNED_BYTES:
-        # Made where it is read: nobody keeps a copy.
-        made = MadeConstant(weight.dtype, weight.shape, weight, make)
-    else:
-        made = Constant(weight.dtype, weight.shape, make(weight.array))
-    return larger.node, made, bias
+    made = _summed(weight, _Part(added, place))
+    return None if made is None else (larger.node, made, bias)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What is added to a weight: another one whose first tap is at `place`, or factors of channels there."""
+
+    other: Constant | Array
+    place: tuple[int, ...]
+
+    @property
+    def key(self) -> Hashable:
+        """Of this one among those of a weight, as long as somebody holds it."""
+        same = id(self.other) if isinstance(self.other, Constant) else self.other.tobytes()
+        return same, self.place
+
+    @property
+    def bound(self) -> float:
+        return _bound(self.other) if isinstance(self.other, Constant) else _largest(self.other)
+
+
+class SummedConstant(MadeConstant):
+    """A weight and others, or factors of channels on themselves, that are added to it."""
+
+    def __init__(self, weight: Constant, parts: tuple[_Part, ...], bound: float) -> None:
+        """Args:
+        weight: the largest kernel.
+        parts: in the order in which they are added.
+        bound: that no element is beyond.
+        """
+        super().__init__(weight.dtype, weight.shape, weight, functools.partial(_added, parts=parts))
+        object.__setattr__(self, "parts", parts)
+        object.__setattr__(self, "bound", bound)
+
+    parts: tuple[_Part, ...]
+    bound: float
+
+    def made_of(self, source: Constant) -> SummedConstant:
+        return SummedConstant(source, self.parts, self.bound)
+
+
+def _summed(weight: Constant, part: _Part) -> Constant | None:
+    """The sum of a weight and a part, the same one for all plans; None where it may overflow.
+
+    Weights keep what was made of them: nobody else knows them as long.
+    """
+    known = _kept(weight)
+    if part.key not in known:
+        bound = _bound(weight) + part.bound
+        made: Constant | None = None
+        if bound < float(np.finfo(weight.dtype.storage).max) / 2:
+            if isinstance(weight, SummedConstant):
+                made = SummedConstant(weight.source, (*weight.parts, part), bound)
+            else:
+                made = SummedConstant(weight, (part,), bound)
+            if weight.type.bytes <= OWNED_BYTES:
+                made = Constant(weight.dtype, weight.shape, made.array)
+        known[part.key] = part, made
+    return known[part.key][1]
+
+
+def _kept(weight: Constant) -> dict[Hashable, tuple[_Part, Constant | None]]:
+    if "_summed" not in weight.__dict__:
+        object.__setattr__(weight, "_summed", {})
+    found: dict[Hashable, tuple[_Part, Constant | None]] = weight.__dict__["_summed"]
+    return found
+
+
+def _bound(weight: Constant) -> float:
+    """What no element of a weight is beyond; infinite where there is NaN."""
+    if isinstance(weight, SummedConstant):
+        return weight.bound
+    if isinstance(weight, ScaledConstant):
+        return _largest(weight.largest)
+    found: float | None = weight.__dict__.get("_bound")
+    if found is None:
+        found = _largest(weight.array)
+        object.__setattr__(weight, "_bound", found)
+        release_pages(weight)
+    return found
 
 
 def _with(term: _Term, added: Constant) -> tuple[Node, None, Constant] | None:
@@ -248,20 +309,16 @@ def _bias(weight: Constant, one: Array, other: Array) -> Constant | None:
     return Constant(weight.dtype, bias.shape, bias) if np.isfinite(bias).all() else None
 
 
-def _half_of_greatest(weight: Constant) -> float:
-    return float(np.finfo(weight.dtype.storage).max) / 2
-
-
-def _added(weight: Array, other: Constant | Array, place: tuple[int, ...]) -> Array:
-    """A weight and another one whose first tap is at `place`, or factors of channels on themselves there."""
+def _added(weight: Array, parts: Sequence[_Part]) -> Array:
     made = weight.copy()
-    if isinstance(other, Constant):
-        array = other.array
-        sizes = zip(place, array.shape[2:], strict=True)
-        taps: tuple[Any, ...] = (..., *(slice(at, at + size) for at, size in sizes))
-        made[taps] += array
-        return made
-    filters = np.arange(len(other))
-    at = (filters, filters % weight.shape[1], *place)
-    made[at] = (made[at].astype(np.float64) + other).astype(made.dtype)
+    for part in parts:
+        if isinstance(part.other, Constant):
+            array = part.other.array
+            sizes = zip(part.place, array.shape[2:], strict=True)
+            taps: tuple[Any, ...] = (..., *(slice(at, at + size) for at, size in sizes))
+            made[taps] += array
+        else:
+            filters = np.arange(len(part.other))
+            at = (filters, filters % weight.shape[1], *part.place)
+            made[at] = (made[at].astype(np.float64) + part.other).astype(made.dtype)
     return made

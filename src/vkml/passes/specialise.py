@@ -64,6 +64,7 @@ def specialise(
             _check_sizes(node, known)
             _check_values(node, operator.value_inputs, known)
             inferred = infer_types(node, known)
+            del known  # which would hold arrays that nothing reads any more
         for name, type_ in zip(node.outputs, inferred, strict=False):
             if name:
                 types[name] = type_
