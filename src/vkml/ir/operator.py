@@ -346,7 +346,7 @@ class Operator:
 
         Args:
             node: normalised.
-            inputs: types, which are static.
+            inputs: types; None where one is absent, or not known.
         """
         return self.is_stepwise
 

@@ -127,8 +127,8 @@ class Einsum(Operator):
 
     def has_host_steps(self, node: Node, inputs: Sequence[TensorType | None]) -> bool:
         """Where it is a product of matrices: others NumPy adds up sooner, or multiplies in a better order."""
-        types = [present(inputs, at) for at in range(len(inputs))]
-        if len(types) != 2 or types[0].dtype not in (FLOAT32, FLOAT64):
+        types = [type_ for type_ in inputs if type_ is not None and type_.is_static]
+        if not len(types) == len(inputs) == 2 or types[0].dtype not in (FLOAT32, FLOAT64):
             return False
         geometry = einsum_geometry(node, node.attributes["equation"], [type_.dims for type_ in types])
         a, b = (

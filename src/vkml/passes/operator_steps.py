@@ -34,7 +34,7 @@ def expand_steps(
         operator = find(node)
         if not on_host:
             return operator.is_stepwise or type(operator).steps is not Operator.steps
-        return operator.has_host_steps(node, [graph.types[name] if name else None for name in node.inputs])
+        return operator.has_host_steps(node, [graph.types.get(name) for name in node.inputs])
 
     kept: set[str] = set()
     for _ in range(_DEPTH):
