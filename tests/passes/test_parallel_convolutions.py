@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import gc
+import weakref
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +20,7 @@ from vkml.engine.sketch import Sketch
 from vkml.ir import Graph, dtypes
 from vkml.ir.file_constant import OWNED_BYTES
 from vkml.ir.graph import MadeConstant
+from vkml.lowering.builder import prepared_forms
 from vkml.onnx import save_graph
 from vkml.passes import specialise
 from vkml.passes.simplify import simplify
@@ -246,6 +250,21 @@ def test_all_plans_share_what_is_made() -> None:
         ]
         assert [len(each) for each in weights] == [2, 2, 2]
         assert weights[0] == weights[1] == weights[2]
+
+
+@pytest.mark.parametrize("side", [4, 64])
+def test_sums_go_with_their_plans(side: int) -> None:
+    """Also where what is made of one holds a copy of it, as packed weights do."""
+    b = Branches((1, side, 5, 5))
+    prepared = prepare(b.finish(b.add(b.conv(3, 3, filters=side, pads=[1] * 4), b.conv(1, 1, filters=side))))
+    made = simplify(specialise(prepared, {"x": (1, side, 5, 5)}))
+    [conv] = [node for node in made.nodes if node.op == "Conv"]
+    weight = made.constants[conv.inputs[1]]
+    prepared_forms(weight)["packed"] = copy.copy(weight)
+    seen = weakref.ref(weight)
+    del made, weight
+    gc.collect()
+    assert seen() is None and len(prepared.nodes) > 1
 
 
 @pytest.mark.parametrize("is_turned", [False, True])

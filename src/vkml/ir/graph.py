@@ -18,6 +18,9 @@ from vkml.ir.lazy import lazy
 from vkml.ir.packing import from_bytes, to_bytes
 from vkml.ir.types import TensorType, ValueType
 
+CACHED = 1 << 16
+"""Elements of constants that a processor's second cache holds."""
+
 
 @functools.lru_cache(maxsize=4096)
 def _tensor_type(dtype: DType, shape: tuple[int, ...]) -> TensorType:

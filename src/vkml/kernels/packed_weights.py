@@ -15,7 +15,7 @@ from vkml.dataclasses import dataclass
 from vkml.errors import EngineError
 from vkml.ir import Constant, TensorType, dtypes
 from vkml.ir.file_constant import release_pages
-from vkml.ir.graph import ScaledConstant
+from vkml.ir.graph import CACHED, ScaledConstant
 from vkml.ir.size import is_multiple
 from vkml.kernels.spec import Dispatch
 from vkml.kernels.views import Buffer, BufferKind, View, collapse, contiguous
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-CACHED = 1 << 16
-"""Elements that a processor's second cache holds."""
 K_PADDING = 64
 """Packed weights hold zeros from K up to a multiple of this: what the longest step needs."""
 _CHUNK = 256
@@ -431,7 +429,7 @@ _holes: weakref.WeakKeyDictionary[Constant, dict[Hashable, bool]] = weakref.Weak
 def has_holes(weights: View) -> bool:
     """Whether more than `MOST_HOLES` of some column of a constant's weights (…, n) are holes.
 
-    Of long columns some runs are looked at, the same for all, and and all of columns of nothing.
+    Of long columns some runs are looked at, the same for all; all of columns that have nothing there.
     """
     constant = weights.buffer.constant
     assert constant is not None

@@ -1,4 +1,4 @@
-"""Convolutions of one input whose results are added become one, of the sum of their weights; constants, bias.
+"""Sums of convolutions of one input, of normalisations of it and of constants become one convolution.
 
 Networks with branches that are meant to be merged after training are often exported before: 3×3, 1×1 and a
 normalised input side by side. Weights are added where the smaller kernel lies within the larger one, so that
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+import weakref
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -249,30 +250,31 @@ class SummedConstant(MadeConstant):
 
 
 def _summed(weight: Constant, part: _Part) -> Constant | None:
-    """The sum of a weight and a part, the same one for all plans; None where it may overflow.
+    """The sum of a weight and a part, the same one for all plans that live; None where it may overflow.
 
-    Weights keep what was made of them: nobody else knows them as long.
+    Weights know what was made of them as long as somebody else holds it: what is packed of a sum holds the
+    weight, and would never let go of it.
     """
-    known = _kept(weight)
-    if part.key not in known:
-        bound = _bound(weight) + part.bound
-        made: Constant | None = None
-        if bound < float(np.finfo(weight.dtype.storage).max) / 2:
-            if isinstance(weight, SummedConstant):
-                made = SummedConstant(weight.source, (*weight.parts, part), bound)
-            else:
-                made = SummedConstant(weight, (part,), bound)
-            if weight.type.bytes <= OWNED_BYTES:
-                made = Constant(weight.dtype, weight.shape, made.array)
-        known[part.key] = part, made
-    return known[part.key][1]
-
-
-def _kept(weight: Constant) -> dict[Hashable, tuple[_Part, Constant | None]]:
     if "_summed" not in weight.__dict__:
         object.__setattr__(weight, "_summed", {})
-    found: dict[Hashable, tuple[_Part, Constant | None]] = weight.__dict__["_summed"]
-    return found
+    known: dict[Hashable, weakref.ref[Constant]] = weight.__dict__["_summed"]
+    before = known.get(part.key)
+    found = None if before is None else before()
+    if found is not None:
+        return found
+    bound = _bound(weight) + part.bound
+    if not bound < float(np.finfo(weight.dtype.storage).max) / 2:
+        return None
+    made: Constant
+    if isinstance(weight, SummedConstant):
+        made = SummedConstant(weight.source, (*weight.parts, part), bound)
+    else:
+        made = SummedConstant(weight, (part,), bound)
+    if weight.type.bytes <= OWNED_BYTES:
+        made = Constant(weight.dtype, weight.shape, made.array)
+        object.__setattr__(made, "_part", part)  # which is known by its identity as long as this is
+    known[part.key] = weakref.ref(made)
+    return made
 
 
 def _bound(weight: Constant) -> float:

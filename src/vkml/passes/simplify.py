@@ -11,14 +11,11 @@ import numpy as np
 
 from vkml.ir import Constant, Graph, GraphIndex, Node, dtypes, find, unused, value_names
 from vkml.ir.file_constant import OWNED_BYTES, release_pages
-from vkml.ir.graph import ScaledConstant, scaled
+from vkml.ir.graph import CACHED, ScaledConstant, scaled
 from vkml.passes.convolution_pads import fold_pads
 from vkml.passes.dead_taps import drop_dead_taps
 from vkml.passes.parallel_convolutions import add_parallel_convolutions
 from vkml.passes.pointwise_quantization import state_quantization
-
-CACHED = 1 << 16
-"""Elements that a processor's second cache holds."""
 
 
 def simplify(graph: Graph) -> Graph:
