@@ -40,12 +40,14 @@ class Shape:
     strides: tuple[int, ...] = ()
     pads: tuple[int, ...] = ()
     dilations: tuple[int, ...] = ()
+    group: int = 1
 
     @property
     def rank(self) -> int:
         return len(self.spatial)
 
     def attributes(self) -> dict[str, tuple[int, ...]]:
+        """Those of windows."""
         ones = (1,) * self.rank
         return {
             "strides": self.strides or ones,
@@ -57,7 +59,7 @@ class Shape:
         return normal(seed, self.batch, self.channels, *self.spatial)
 
     def weight(self, seed: int = 2) -> Floats:
-        return normal(seed, self.filters, self.channels, *self.kernel)
+        return normal(seed, self.filters, self.channels // self.group, *self.kernel)
 
     def rows(self, x: npt.NDArray[np.floating]) -> Doubles:
         """(batch, *output, channels, *kernel): the windows."""
@@ -73,18 +75,20 @@ class Shape:
 
     def exact(self, x: npt.NDArray[np.floating], weight: npt.NDArray[np.floating]) -> Doubles:
         axes = tuple(range(1, 2 + self.rank))
+        found = []
         with np.errstate(all="ignore"):
-            found = np.tensordot(
-                self.rows(x), weight.astype(np.float64), (tuple(a + self.rank for a in axes), axes)
-            )
-        return np.moveaxis(found, -1, 1)
+            for images, filters in zip(np.split(x, self.group, 1), np.split(weight, self.group), strict=True):
+                along = tuple(axis + self.rank for axis in axes)
+                found.append(np.tensordot(self.rows(images), filters.astype(np.float64), (along, axes)))
+        return np.moveaxis(np.concatenate(found, -1), -1, 1)
 
 
 def graph(shape: Shape, weight: Floats, batch: int | str | None = None) -> bytes:
     sketch = Sketch("conv")
     first = shape.batch if batch is None else batch
     x = sketch.input("x", (first, shape.channels, *shape.spatial))
-    return save_graph(sketch.finish(sketch.node("Conv", x, sketch.constant(weight), **shape.attributes())))
+    y = sketch.node("Conv", x, sketch.constant(weight), group=shape.group, **shape.attributes())
+    return save_graph(sketch.finish(y))
 
 
 def is_on_units(variant: str) -> bool:
@@ -141,7 +145,8 @@ def convolved(
     if is_transposed:
         weights = sketch.node("Transpose", weights, perm=[weight.ndim - 1, *range(weight.ndim - 1)])
         weight = weight.transpose(order).copy()
-    model = save_graph(sketch.finish(sketch.node("Conv", given, weights, **shape.attributes())))
+    y = sketch.node("Conv", given, weights, group=shape.group, **shape.attributes())
+    model = save_graph(sketch.finish(y))
     options = vkml.SessionOptions(guard_bytes=256)
     with vkml.InferenceSession(model, options, devices=device, precision="high") as session:
         [found] = session.run(None, {"x": x} if is_constant else {"x": x, "w": weight})
@@ -238,7 +243,6 @@ def kernels(
     shape: Shape,
     target: Target = GPU,
     *,
-    group: int = 1,
     weight: Floats | None = None,
     keeps_pieces: bool = False,
     is_constant: bool = True,
@@ -259,7 +263,7 @@ def kernels(
         given["pads"][2:],
         tuple(output),
     ).over(3)
-    dims = (shape.filters, shape.channels // group, *windows.kernel)
+    dims = (shape.filters, shape.channels // shape.group, *windows.kernel)
     held = Constant(
         dtypes.FLOAT32, dims, np.ones(dims, np.float32) if weight is None else weight.reshape(dims)
     )
@@ -269,5 +273,5 @@ def kernels(
     with build.step(result):
         kind, constant = (BufferKind.CONSTANT, held) if is_constant else (BufferKind.INPUT, None)
         weights = contiguous(Buffer(kind, held.type.bytes, "w", constant), held.type)
-        build.conv(x, weights, None, windows, group=group)
+        build.conv(x, weights, None, windows, group=shape.group)
     return [dispatch.kernel for dispatch in build.launches]

@@ -416,7 +416,7 @@ def test_what_is_for_matrix_units() -> None:
         "small": kernels(LARGE, replace(GPU, fragment=Fragment(8, 8, 8, 8))),
         "more than once": kernels(LARGE, replace(GPU, holds_elements_once=lambda fragment: False)),
         "lacks": kernels(LARGE, replace(GPU, capabilities=frozenset())),
-        "groups": kernels(LARGE, group=2),
+        "groups": kernels(replace(LARGE, group=2, kernel=(1, 1), pads=())),
         "too small": kernels(replace(LARGE, batch=1, channels=8, filters=8, spatial=(5, 5))),
     }
     for reason, found in refused.items():

@@ -322,7 +322,7 @@ def test_what_halo_tiles_are_for() -> None:
     first = Shape(1, 3, 32, (256, 256), (3, 3), pads=SAME)
     assert on_halos(first)
     assert not on_halos(replace(first, filters=64, kernel=(7, 7), strides=(2, 2), pads=(3, 3, 3, 3)))
-    assert not on_halos(LARGE, group=2)
+    assert not on_halos(replace(LARGE, group=2), is_constant=False)
     assert not on_halos(LARGE, target=replace(GPU, strict_fp32=True))
     assert not on_halos(LARGE, target=replace(GPU, fragment=None))
     assert not on_halos(LARGE, target=replace(GPU, holds_elements_once=lambda fragment: False))

@@ -147,6 +147,7 @@ def few_bits_on_units() -> Case:
         fragment = fragment_of(device)
         tile = matrix_tiles.Tile(2 * fragment.m, 2 * fragment.n, 2, 1, 32, 1, 1.0, 1.0)
         patch.setattr(matrix_units, "forced", matrix_tiles.Choice(tile, RANGES))
+        patch.setattr(range_sums, "forced", False)
 
     launches = "unpack_fragments: *", "matmul: matrix units, * 3 K ranges", "add_partials: *"
     return Case(model, lambda seed: {"x": normal(seed, 37, 260)}, launches, force, "high")

@@ -12,6 +12,7 @@ from tests.ops.checking import build_model, check_operator, inferred_types, rand
 from vkml.engine.sketch import Sketch
 from vkml.errors import InvalidGraph, ShapeError
 from vkml.ir import dtypes
+from vkml.kernels.moves import MANY
 from vkml.onnx import save_graph
 
 
@@ -86,6 +87,22 @@ def test_pad_that_crops_alone_copies_nothing(vulkan_device_name: str) -> None:
         kernels = [step.kernel for step in session.report().steps]
     np.testing.assert_allclose(found, -x[:3, 1:, 2:5].sum(), rtol=1e-5)
     assert len(kernels) == 1, kernels
+
+
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "wrap"])
+def test_pad_of_many_elements(mode: Any, vulkan_device_name: str) -> None:
+    """A thread has several, of an operand whose axes lie in another order, some of which stay as they are."""
+    x = _array(2, 501, 31, 7, 5)
+    pads = ((1, 2), (0, 0), (0, 0), (0, 0), (3, 0))
+    sketch = Sketch("pad")
+    turned = sketch.node("Transpose", sketch.input("x", x.shape), perm=(0, 2, 3, 4, 1))
+    amounts = sketch.constant(_list(*(first for first, _ in pads), *(last for _, last in pads)))
+    model = save_graph(sketch.finish(sketch.node("Pad", turned, amounts, mode=mode)))
+    with vkml.InferenceSession(model, devices=vulkan_device_name) as session:
+        [found] = session.run(None, {"x": x})
+        assert [step.kernel for step in session.report().steps] == ["pad"]
+    assert found.size > MANY
+    np.testing.assert_array_equal(found, np.pad(np.moveaxis(x, 1, -1), pads, mode=mode))
 
 
 def test_pad_errors() -> None:

@@ -116,7 +116,7 @@ def conv(
     def on_halos(choice: halo_tiles.Choice) -> Candidate:
         def emit() -> list[View]:
             _add_bias(build, bias, space, result)
-            return halo_units.launch(build, product, x, weight, windows, geometry, choice)
+            return halo_units.launch(build, product, x, weight, windows, geometry, group, choice)
 
         return Candidate(choice.label(), choice.time, emit, choice.tile.label())
 
@@ -132,7 +132,7 @@ def conv(
 
     def candidates() -> Iterator[Candidate]:
         why_no_halo = halo_units.refusal(build, product, x, weight, windows, group)
-        halos = [] if why_no_halo else halo_units.choices(build.target, product, weight, windows)
+        halos = [] if why_no_halo else halo_units.choices(build.target, product, weight, windows, group)
         why = conv_units.refusal(build, product, x, weight, group)
         rule = None if why else conv_units.rule_of(build.target, product)
         ordinary = _gathered(build, product, x, weight, windows, group)[0] if halos else product
@@ -228,7 +228,7 @@ def _is_little(
         apart = apart if units is None else min(apart, units.time)
         weight, windows = link.weight, link.windows
         if not halo_units.refusal(build, product, link.x, weight, windows, 1):
-            halos = halo_units.choices(build.target, product, weight, windows)
+            halos = halo_units.choices(build.target, product, weight, windows, 1)
             apart = min([apart, *(choice.time for choice in halos)])
     longer = EMPTY_SHORT if steps < FEW_STEPS or link.filters < FEW_FILTERS else SHORT
     return time < (longer if apart < SHORT_TIME else 1.0) * apart + behind

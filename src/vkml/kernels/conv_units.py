@@ -164,8 +164,9 @@ def launch(
     if weight.is_reversed or flat(weight) is None:
         weight = build.contiguous(weight)
     matrix = _matrix(x, weight)
-    is_guarded = needs_guard(build, matrix, tile.pieces)
-    packed, least = pack(build, matrix, fragment, tile.pieces, is_guarded=is_guarded)
+    asked = (matrix,) if weight.buffer.is_constant else ()
+    is_guarded = needs_guard(build, asked, tile.pieces)
+    packed, least = pack(build, matrix, fragment, tile.pieces, asked, is_guarded=is_guarded)
     epilogue, outputs = build.take_epilogue(product.result)
     writer = build.writer()
     pointers = {
@@ -206,9 +207,15 @@ def launch(
     return outputs
 
 
-def needs_guard(build: VulkanBuilder, weights: View, pieces: int) -> bool:
-    """Whether results are looked at for what fp16 may have lost: for all weights (…, n) but dense ones."""
-    return not weights.buffer.is_constant or pieces == 2 or bool(build.ask(weights, has_holes))
+def needs_guard(build: VulkanBuilder, asked: Sequence[View], pieces: int) -> bool:
+    """Whether results are looked at for what fp16 may have lost: for all weights (…, n) but dense ones.
+
+    Args:
+        build: for a device.
+        asked: constant weights; none where nothing is known of them.
+        pieces: of fp16, of an element.
+    """
+    return not asked or pieces == 2 or any(build.ask(each, has_holes) for each in asked)
 
 
 def pack(
@@ -216,7 +223,7 @@ def pack(
     matrix: View,
     fragment: Fragment,
     pieces: int,
-    asked: View | None = None,
+    asked: Sequence[View],
     *,
     is_guarded: bool,
 ) -> tuple[View, int]:
@@ -227,7 +234,7 @@ def pack(
         matrix: of weights, as kernels count k.
         fragment: whose order.
         pieces: of fp16, of an element.
-        asked: the constant weights whose range says how small windows may be; None: the matrix.
+        asked: the constant weights whose ranges say how small windows may be; none where nothing is known.
         is_guarded: as `needs_guard` says.
     """
     packed = build.packed_weights if matrix.buffer.is_constant else build.packed_values
@@ -235,8 +242,8 @@ def pack(
         return packed(matrix, fragment, 2), PIECES_LEAST_POWER
     if not matrix.buffer.is_constant:
         return packed(matrix, fragment), VALUES_LEAST_POWER
-    least = build.ask(matrix if asked is None else asked, least_power)
-    assert isinstance(least, int)
+    found = [build.ask(each, least_power) for each in asked]
+    least = max((each for each in found if isinstance(each, int)), default=VALUES_LEAST_POWER)
     return packed(matrix, fragment, 1 if is_guarded else 0), least
 
 

@@ -77,6 +77,41 @@ class Tile:
 
 
 @dataclass(frozen=True)
+class Band:
+    """The channels that tiles of filters of several groups see: those of all groups with filters there."""
+
+    filters: int
+    """Of a tile."""
+    group_filters: int
+    group_channels: int
+    channels: int
+    """That each tile sees, in whole blocks,"""
+    last: int
+    """and where they begin at the latest."""
+
+    @classmethod
+    def of(cls, weight: View, tile: Tile, group: int) -> Band:
+        filters, channels = weight.shape[:2]
+        per_group = filters // group
+        most = max(
+            -(-min(start + tile.n, filters) // per_group) - start // per_group
+            for start in range(0, filters, tile.n)
+        )
+        seen = padded(most * channels, tile.block)
+        return cls(tile.n, per_group, channels, seen, group * channels - seen)
+
+    @property
+    def is_of_one(self) -> bool:
+        """Whether each tile's filters are of one group, of whose channels it sees all and no others."""
+        return self.channels == self.group_channels
+
+    def first(self, filter_: int) -> int:
+        """The first channel that the tile of a filter sees."""
+        start = filter_ // self.filters * self.filters
+        return min(start // self.group_filters * self.group_channels, self.last)
+
+
+@dataclass(frozen=True)
 class Operand:
     """Weights as a tile wants them: of windows that are wider, and of more channels, where it takes that."""
 
@@ -85,11 +120,16 @@ class Operand:
     kernel: tuple[int, int, int]
     channels_there: int
     """Of eight, how many there are."""
+    band: Band | None = None
+    """Where filters are of several groups."""
 
     @classmethod
-    def of(cls, weight: View, tile: Tile) -> Operand:
+    def of(cls, weight: View, tile: Tile, group: int = 1) -> Operand:
         filters, channels, *kernel = weight.shape
         depth, height, width = kernel
+        if group > 1:
+            band = Band.of(weight, tile, group)
+            return cls(band.channels, filters, (depth, height, width), VECTOR, band)
         if tile.block == VECTOR:
             width = padded(width, PAIR)
         return cls(padded(channels, VECTOR), filters, (depth, height, width), min(channels, VECTOR))
@@ -234,20 +274,26 @@ def shared_bytes(tile: Tile, fragment: Fragment, shape: Shape, *, is_guarded: bo
     return 16 * (max(operands, results) + noted)
 
 
-def fits(tile: Tile, fragment: Fragment, target: Target, weight: View, windows: Windows) -> bool:
+def fits(
+    tile: Tile, fragment: Fragment, target: Target, weight: View, windows: Windows, group: int = 1
+) -> bool:
     """Whether the kernel's loops come out even, and the device has room."""
-    group = max(1, 8 * fragment.lanes // (fragment.n * fragment.k)) * fragment.n
+    columns = max(1, 8 * fragment.lanes // (fragment.n * fragment.k)) * fragment.n
     threads = tile.threads(fragment)
     fragments = tile.down * tile.subs_m
-    operand = Operand.of(weight, tile)
+    operand = Operand.of(weight, tile, group)
+    if operand.band is None:
+        is_whole = operand.channels == weight.shape[1] or weight.shape[1] < VECTOR
+    else:
+        is_whole = operand.band.last >= 0 and tile.block > VECTOR
     is_even = (
-        operand.channels % tile.block == 0
-        and (operand.channels == weight.shape[1] or weight.shape[1] < VECTOR)
+        is_whole
+        and operand.channels % tile.block == 0
         and (operand.shape == weight.shape or weight.buffer.is_constant)
         and (tile.block % math.lcm(fragment.k, VECTOR) == 0 or tile.block == VECTOR)
         and tile.block * operand.kernel[2] % fragment.k == 0
         and fragment.k % VECTOR == 0
-        and tile.sub_n % (group if tile.pieces == 1 else math.lcm(group, COLUMN_PADDING)) == 0
+        and tile.sub_n % (columns if tile.pieces == 1 else math.lcm(columns, COLUMN_PADDING)) == 0
         # Results that are computed again are the bits of a word a lane.
         and fragment.n * tile.down * fragment.m <= 32 * fragment.lanes
         and COLUMN_PADDING % fragment.n == 0
@@ -284,18 +330,20 @@ def fits(tile: Tile, fragment: Fragment, target: Target, weight: View, windows: 
     )
 
 
-def choices(target: Target, product: Product, weight: View, windows: Windows, pieces: int) -> list[Choice]:
+def choices(
+    target: Target, product: Product, weight: View, windows: Windows, group: int, pieces: int
+) -> list[Choice]:
     """Tiles and ranges of channels for a convolution that units suit, with their times."""
     fragment = target.fragment
     assert fragment is not None
     found = []
     for tile in TILES:
-        if tile.pieces != pieces or not fits(tile, fragment, target, weight, windows):
+        if tile.pieces != pieces or not fits(tile, fragment, target, weight, windows, group):
             continue
         if tile.block == VECTOR and not _has_few_taps(weight, windows):
             continue
         layout = shape_of(tile, fragment, windows, typical(product.space[0]))
-        operand = Operand.of(weight, tile)
+        operand = Operand.of(weight, tile, group)
         blocks = operand.channels // tile.block
         for splits in _ranges(target, tile, layout, operand, blocks):
             found.append(

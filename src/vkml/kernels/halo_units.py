@@ -24,7 +24,7 @@ from vkml.kernels.conv_units import (
     why_not_in_pieces,
 )
 from vkml.kernels.gemm import Product
-from vkml.kernels.halo_tiles import Choice, Operand, Shape, Tile, fits, shape_of
+from vkml.kernels.halo_tiles import Band, Choice, Operand, Shape, Tile, fits, shape_of
 from vkml.kernels.matrix_units import why_no_units
 from vkml.kernels.packed_weights import (
     COLUMN_PADDING,
@@ -37,6 +37,7 @@ from vkml.kernels.packed_weights import (
 )
 from vkml.kernels.results import add_partials, define_results
 from vkml.kernels.views import View
+from vkml.kernels.writer import KernelWriter
 
 if TYPE_CHECKING:
     from vkml.lowering.target import Target
@@ -70,8 +71,8 @@ def refusal(
         return "not float32"
     if any(isinstance(size, Size) for size in weight.shape):
         return "open sizes of the weights"
-    if group != 1:
-        return "groups"
+    if group != 1 and not weight.buffer.is_constant:
+        return "groups of computed weights"
     if x.is_reversed:
         return "reversed images"
     if any(isinstance(size, Size) for size in (*windows.spatial, *x.strides[1:])):
@@ -87,7 +88,7 @@ def refusal(
         return "the device's fragments hold elements more than once"
     if pieces == 2:
         return why_not_in_pieces(build, weight)
-    if weight.buffer.is_constant and build.ask(_whole(weight), least_power) is None:
+    if weight.buffer.is_constant and group == 1 and build.ask(_whole(weight), least_power) is None:
         return "weights that one scale a filter does not suit"
     return ""
 
@@ -99,13 +100,13 @@ def pieces_of(target: Target) -> int:
     return 2 if target.strict_fp32 else 1
 
 
-def choices(target: Target, product: Product, weight: View, windows: Windows) -> list[Choice]:
+def choices(target: Target, product: Product, weight: View, windows: Windows, group: int) -> list[Choice]:
     """Tiles and ranges of channels for a convolution that `refusal` has nothing against, with their times."""
     fragment = target.fragment
     assert fragment is not None
     if forced is not None:
-        return [forced] if fits(forced.tile, fragment, target, weight, windows) else []
-    return halo_tiles.choices(target, product, weight, windows, pieces_of(target))
+        return [forced] if fits(forced.tile, fragment, target, weight, windows, group) else []
+    return halo_tiles.choices(target, product, weight, windows, group, pieces_of(target))
 
 
 def best(target: Target, product: Product, weight: View, found: Sequence[Choice]) -> Choice | None:
@@ -124,6 +125,7 @@ def launch(
     weight: View,
     windows: Windows,
     geometry: Mapping[str, int],
+    group: int,
     choice: Choice,
 ) -> list[View]:
     """Emits a convolution that `refusal` has nothing against; returns the views of its results.
@@ -135,23 +137,28 @@ def launch(
         weight: as in `refusal`; row-major where it is constant.
         windows: over depth, height and width.
         geometry: of the windows, by the names that kernels know it by.
+        group: number of groups.
         choice: tile and ranges of channels.
     """
     fragment = build.target.fragment
     assert fragment is not None
     tile, splits = choice.tile, choice.splits
     batch, filters, pixels = product.space
-    operand = Operand.of(weight, tile)
-    whole = None
+    operand = Operand.of(weight, tile, group)
+    shape, band = operand.shape, operand.band
+    asked: tuple[View, ...] = ()
     if weight.buffer.is_constant:
-        whole, shape = _whole(weight), operand.shape
-        if shape != weight.shape:
+        asked = _asked(build, weight, band)
+        if band is not None and not band.is_of_one:
+            key, change = f"in bands: {band}", functools.partial(_banded, band=band)
+            weight = build.prepared(weight, key, change)
+        elif shape != weight.shape:
             weight = build.prepared(weight, f"padded to {shape}", functools.partial(_padded, shape=shape))
     elif weight.is_reversed or flat(weight) is None:
         weight = build.contiguous(weight)
     matrix = matrix_of(weight, tile.block)
-    is_guarded = needs_guard(build, matrix if whole is None else whole, tile.pieces)
-    packed, least = pack(build, matrix, fragment, tile.pieces, whole, is_guarded=is_guarded)
+    is_guarded = needs_guard(build, asked, tile.pieces)
+    packed, least = pack(build, matrix, fragment, tile.pieces, asked, is_guarded=is_guarded)
     epilogue, outputs = build.take_epilogue(product.result)
     layout = shape_of(tile, fragment, windows, batch)
     writer = build.writer()
@@ -181,6 +188,7 @@ def launch(
     place = writer.offset(("h", "w"), x.strides[3:])
     writer.text(f"int image_start(int image) {{ return {start}; }}")
     writer.text(f"int image_place(int h, int w) {{ return {place}; }}")
+    writer.text(_channels_of(writer, band))
     width = windows.output[2]
     has_rows_of_four = is_multiple(width, 4) and (tile.across > 0 or layout.pitch % 4 == 0)
     partials = None
@@ -264,6 +272,54 @@ def matrix_of(weight: View, block: int) -> View:
 
 def _whole(weight: View) -> View:
     return matrix_of(weight, weight.shape[1])
+
+
+def _asked(build: VulkanBuilder, weight: View, band: Band | None) -> tuple[View, ...]:
+    """The matrices of constant weights that say how small windows may be; none where nothing of theirs does.
+
+    That is where a tile sees channels that some of its filters have no weights for, or where one scale a
+    filter does not suit a group.
+    """
+    if band is None:
+        return (_whole(weight),)
+    if not band.is_of_one:
+        return ()
+    starts = range(0, weight.shape[0], band.group_filters)
+    parts = tuple(
+        replace(
+            weight,
+            shape=(band.group_filters, *weight.shape[1:]),
+            offset=weight.offset + start * weight.strides[0],
+        )
+        for start in starts
+    )
+    asked = tuple(map(_whole, parts))
+    return asked if all(build.ask(each, least_power) is not None for each in asked) else ()
+
+
+def _channels_of(writer: KernelWriter, band: Band | None) -> str:
+    """What halo_units.slang asks of groups."""
+    if band is None:
+        return "int first_channel(int n) { return 0; }\nbool is_in_group(int n, int channel) { return true; }"
+    names = {"SEEN_BY": band.filters, "GROUP_N": band.group_filters, "GROUP_CHANNELS": band.group_channels}
+    for name, value in (names | {"LAST_CHANNEL": band.last}).items():
+        writer.constant(value, name)
+    return (
+        "int first_channel(int n)\n"
+        "{ return min(n / SEEN_BY * SEEN_BY / GROUP_N * GROUP_CHANNELS, LAST_CHANNEL); }\n"
+        "bool is_in_group(int n, int channel)\n"
+        "{ return (first_channel(n) + channel) / GROUP_CHANNELS == n / GROUP_N; }"
+    )
+
+
+def _banded(weight: np.ndarray[Any, Any], band: Band) -> np.ndarray[Any, Any]:
+    """(filters, channels of a group, *window) → (filters, channels that their tile sees, *window)."""
+    filters, channels, *window = weight.shape
+    seen = np.zeros((filters, band.channels, *window), weight.dtype)
+    for n in range(filters):
+        start = n // band.group_filters * channels - band.first(n)
+        seen[n, start : start + channels] = weight[n]
+    return seen
 
 
 def _padded(weight: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:

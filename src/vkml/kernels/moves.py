@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 WORKGROUP = 128
 _WORD = 4
-_TOGETHER = 4
+TOGETHER = 4
 """Units that a thread moves, of many."""
 MANY = 1 << 20
 """Units from which on they are: on a GPU of 132 multiprocessors, 2048 threads of each have some then."""
@@ -117,7 +117,7 @@ def launch_moves(
     if not total:
         return
     source, sink = unit.read(writer, operands[0]), unit.write(writer, operands[1])
-    together = _TOGETHER if typical(total) >= MANY else 1
+    together = TOGETHER if typical(total) >= MANY else 1
     writer.constant(total, "TOTAL")
     across, high = writer.grid(-(-total // (WORKGROUP * together)), build.target.max_groups)
     writer.text(
