@@ -136,7 +136,7 @@ def conv(
         why = conv_units.refusal(build, product, x, weight, group)
         rule = None if why else conv_units.rule_of(build.target, product)
         ordinary = _gathered(build, product, x, weight, windows, group)[0] if halos else product
-        first = halo_units.best(build.target, ordinary, weight, halos)
+        first = halo_units.best(build.target, ordinary, weight, group, halos)
         alone = None if direct is None else direct(why or "slower")
         takes_direct = alone is not None and is_little
         if alone is not None and takes_direct:

@@ -232,6 +232,10 @@ SECOND_PASS = 2.7
 """Microseconds: adding up ranges of channels,"""
 PARTIAL = 0.912e-6
 """and each sum of a range."""
+CROWDED = 104
+"""Registers of sums and of loads under way beyond which a guarded kernel of one piece has too few,"""
+CROWDED_LONGER = 1.35
+"""and how much longer its steps take then (1.2 to 1.7; eleven layers of groups, H200)."""
 SHARED = 2
 """Workgroups of the most shared memory that a multiprocessor is taken to hold at a time."""
 
@@ -381,16 +385,20 @@ def _estimate(
     turns = blocks * math.prod(operand.kernel) * tile.block // fragment.k
     groups = typical(layout.tiles) * -(-operand.filters // tile.n) * splits
     registers = min(255, max(128, 4 * tile.sums(fragment))) * tile.threads(fragment)
-    shared = shared_bytes(tile, fragment, layout, is_guarded=tile.pieces == 2)
+    has_several_groups = operand.band is not None and not operand.band.is_of_one
+    shared = shared_bytes(tile, fragment, layout, is_guarded=tile.pieces == 2 or has_several_groups)
     held = max(1, min(REGISTERS // registers, SHARED * target.shared_bytes // shared))
     most = -(-groups // target.processors)
-    costs = COSTS[tile.pieces]
+    costs, pace = COSTS[tile.pieces], tile.pace
+    loads = -(-layout.halo * tile.block // (VECTOR * tile.threads(fragment)))
+    if tile.pieces == 1 and has_several_groups and tile.sums(fragment) + 2 * VECTOR * loads > CROWDED:
+        pace *= CROWDED_LONGER
     multiplied = costs.unit * tile.down * fragment.m * tile.sub_n * fragment.k
     time = LAUNCH
     while most > 0:
         some = min(held, most)
         most -= some
-        time += costs.wave + tile.pace * (
+        time += costs.wave + pace * (
             turns * (costs.turn + multiplied * -(-some * subgroups // 4))
             + blocks * (costs.block + some * costs.load * layout.halo * tile.block / VECTOR)
             + some * costs.result * tile.m(fragment) * tile.n

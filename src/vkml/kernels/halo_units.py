@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from vkml.lowering.target import Target
     from vkml.lowering.vulkan_builder import VulkanBuilder
 
+GROUPS_LONGER = 1.5
+"""How much longer ordinary arithmetic takes for groups than is estimated (1.2 to 3.4; 21 layers, H200)."""
+
 forced: Choice | None = None
 """For tests and tuning runs: what is chosen wherever a convolution can be computed so at all."""
 
@@ -109,10 +112,14 @@ def choices(target: Target, product: Product, weight: View, windows: Windows, gr
     return halo_tiles.choices(target, product, weight, windows, group, pieces_of(target))
 
 
-def best(target: Target, product: Product, weight: View, found: Sequence[Choice]) -> Choice | None:
+def best(
+    target: Target, product: Product, weight: View, group: int, found: Sequence[Choice]
+) -> Choice | None:
     """The choice with the least expected time; None where ordinary arithmetic should take no longer."""
     choice = min(found, key=lambda each: each.time, default=None)
     ordinary = estimate_otherwise(target, product) - packing_of(target, weight)
+    if group > 1:
+        ordinary *= GROUPS_LONGER
     if choice is None or (forced is None and choice.time >= ordinary):
         return None
     return choice
