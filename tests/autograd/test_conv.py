@@ -37,6 +37,7 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
         {"strides": (2, 1), "dilations": (2, 1), "pads": (1, 0, 2, 1)},
     ),
     "line": ((2, 3, 11), (4, 3, 4), {"strides": (2,), "pads": (1, 2)}),
+    "volume, many filters": ((3, 5, 3, 4, 3), (32, 5, 2, 3, 1), {"pads": (1, 1, 0, 0, 1, 0)}),
     "volume": ((1, 2, 4, 3, 5), (2, 2, 2, 2, 3), {"pads": (1, 0, 1, 0, 1, 1), "strides": (1, 1, 2)}),
 }
 

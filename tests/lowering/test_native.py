@@ -102,7 +102,7 @@ def test_convolutions_with_computed_weights(
     for number in range(24):
         group = int(rng.choice([1, 1, 2, 3]))
         channels, filters = group * int(rng.integers(1, 20)), group * int(rng.integers(8, 40))
-        rank = 1 if number % 7 == 0 else 2
+        rank = 1 if number % 7 == 0 else 3 if number % 4 == 1 else 2
         kernel = [3] * rank if number % 3 == 0 else [int(k) for k in rng.integers(1, 5, rank)]
         dilations = [int(d) for d in rng.integers(1, 3, rank)]
         pads = [int(p) for p in rng.integers(0, 3, 2 * rank)]
@@ -164,7 +164,7 @@ def test_pools_rows_and_reductions(instructions: InstructionSet, is_strided: boo
     cases = Cases(3)
     rng = cases.random
     for number in range(24):
-        rank = 1 if number % 5 == 0 else 2
+        rank = 1 if number % 5 == 0 else 3 if number % 3 == 1 else 2
         kernel = [int(k) for k in rng.integers(1, 4, rank)]
         pads = [int(rng.integers(0, k)) for k in (*kernel, *kernel)]
         spatial = [int(size) for size in rng.integers(4, 12, rank)]

@@ -20,8 +20,8 @@ from vkml.lowering.native_layout import Border
 from vkml.onnx import save_graph
 
 Array = np.ndarray[Any, Any]
-SIDES = ("top", "bottom", "left", "right")
-FULL = Border(2, 2, 2, 2)
+SIDES = ("top", "bottom", "left", "right", "front", "back")
+FULL = Border(2, 2, 2, 2, 0.0, 2, 2)
 
 
 @pytest.mark.parametrize("side", SIDES)
@@ -39,13 +39,16 @@ def test_a_halo_covers_none_of_another_fill() -> None:
 
 
 def test_joined_halos_cover_both() -> None:
-    sizes = list(itertools.product((0, 1, 2), repeat=4))[::7]
+    def border(sizes: tuple[int, ...]) -> Border:
+        return Border(**dict(zip(SIDES, sizes, strict=True)))
+
+    sizes = list(itertools.product((0, 1, 2), repeat=6))[::23]
     for one in sizes:
         for other in sizes:
-            joined = Border(*one).joined(Border(*other))
-            assert joined.covers(Border(*one))
-            assert joined.covers(Border(*other))
-            assert joined == Border(*map(max, one, other))  # and is no wider than they need
+            joined = border(one).joined(border(other))
+            assert joined.covers(border(one))
+            assert joined.covers(border(other))
+            assert joined == border(tuple(map(max, one, other)))  # and is no wider than they need
 
 
 def test_of_two_fills_that_of_zeros_is_kept() -> None:
@@ -82,27 +85,42 @@ READERS: dict[str, tuple[str, dict[str, Any]]] = {
     "lowest": ("MaxPool", {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1)}),
     "average": ("AveragePool", {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1)}),
 }
+SOLID_READERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "solid plain": ("Conv", {"kernel_shape": (1, 1, 1)}),
+    "front": ("Conv", {"kernel_shape": (3, 1, 1), "pads": (2, 0, 0, 0, 0, 0)}),
+    "back": ("Conv", {"kernel_shape": (3, 1, 1), "pads": (0, 0, 0, 2, 0, 0)}),
+    "flat": ("Conv", {"kernel_shape": (1, 3, 3), "pads": (0, 1, 1) * 2}),
+    "solid": ("Conv", {"kernel_shape": (3, 3, 3), "pads": (1,) * 6}),
+    "solid depthwise": ("Conv", {"kernel_shape": (3, 3, 3), "pads": (1,) * 6, "group": 8}),
+    "solid lowest": ("MaxPool", {"kernel_shape": (3, 3, 3), "pads": (1,) * 6}),
+    "solid average": ("AveragePool", {"kernel_shape": (3, 3, 3), "pads": (1,) * 6}),
+}
+"""Of images of so many planes that those beside them are not left out."""
 
 
 def read(sketch: Sketch, rng: np.random.Generator, image: str, reader: str) -> str:
     """The result of a reader of an image of eight channels."""
-    op, attributes = READERS[reader]
+    op, attributes = {**READERS, **SOLID_READERS}[reader]
     shape = (8, 8 // attributes.get("group", 1), *attributes["kernel_shape"])
     weights = [sketch.constant(rng.standard_normal(shape).astype("f4"))] if op == "Conv" else []
     return sketch.node(op, image, *weights, **attributes)
 
 
-def negative(sketch: Sketch, image: str) -> str:
+def negative(sketch: Sketch, image: str, rank: int = 2) -> str:
     """An image mostly below zero, where a maximum with zeros round it is another."""
-    return sketch.node("Conv", image, sketch.constant(-np.ones((8, 8, 1, 1), "f4")))
+    return sketch.node("Conv", image, sketch.constant(-np.ones((8, 8, *(1,) * rank), "f4")))
 
 
 def check(
-    sketch: Sketch, outputs: Sequence[str], instructions: InstructionSet, patch: pytest.MonkeyPatch
+    sketch: Sketch,
+    outputs: Sequence[str],
+    instructions: InstructionSet,
+    patch: pytest.MonkeyPatch,
+    shape: tuple[int, ...] = (2, 8, 6, 7),
 ) -> None:
     """Two runs of machine code, the second over what the first left in memory, against NumPy."""
     rng = np.random.default_rng(1)
-    feeds = [{"x": rng.random((2, 8, 6, 7)).astype("f4") + 1} for _ in range(2)]
+    feeds = [{"x": rng.random(shape).astype("f4") + 1} for _ in range(2)]
     model = save_graph(sketch.finish(*outputs))
     patch.setattr(vkml.lowering.cpu, "instruction_set", lambda: instructions)
     found = run_all(model, feeds, instructions.value)
@@ -126,17 +144,32 @@ def test_two_readers_of_one_image_find_what_they_need_round_it(
 
 
 @pytest.mark.parametrize("instructions", SETS)
+@pytest.mark.parametrize(("first", "second"), list(itertools.permutations(SOLID_READERS, 2)))
+def test_two_readers_of_a_solid_image(
+    first: str, second: str, instructions: InstructionSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng, shape = np.random.default_rng(0), (2, 8, 60, 3, 4)
+    sketch = Sketch("readers", 20)
+    image = negative(sketch, sketch.input("x", shape), rank=3)
+    outputs = [read(sketch, rng, image, name) for name in (first, second)]
+    check(sketch, outputs, instructions, monkeypatch, shape)
+
+
+@pytest.mark.parametrize("instructions", SETS)
 @pytest.mark.parametrize(
     ("readers", "copies"),
     [(["all"], 0), (["wide"], 0), (["wide", "all"], 0), (["all", "wide"], 0), (["top", "bottom"], 0),
-     (["left", "plain", "right"], 0), (["all", "average"], 0), (["all", "lowest"], 1), (["lowest"], 0)],
+     (["left", "plain", "right"], 0), (["all", "average"], 0), (["all", "lowest"], 1), (["lowest"], 0),
+     (["solid", "solid depthwise", "flat"], 0), (["front", "solid plain", "back"], 0),
+     (["solid lowest"], 0), (["solid average", "solid lowest"], 1)],
 )  # fmt: skip
 def test_an_image_is_copied_only_for_a_halo_of_another_fill(
     readers: list[str], copies: int, instructions: InstructionSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = np.random.default_rng(0)
     sketch = Sketch("copies", 20)
-    image = negative(sketch, sketch.input("x", (2, 8, 6, 7)))
+    shape = (2, 8, 60, 3, 4) if readers[0] in SOLID_READERS else (2, 8, 6, 7)
+    image = negative(sketch, sketch.input("x", shape), len(shape) - 2)
     made: list[View] = []
     copy = NativeBuilder.copy
 
@@ -148,7 +181,7 @@ def test_an_image_is_copied_only_for_a_halo_of_another_fill(
     monkeypatch.setattr(NativeBuilder, "copy", noting)
     monkeypatch.setattr(vkml.lowering.cpu, "instruction_set", lambda: instructions)
     graph = sketch.finish(*(read(sketch, rng, image, reader) for reader in readers))
-    run_all(save_graph(graph), [{"x": np.ones((2, 8, 6, 7), "f4")}], instructions.value)
+    run_all(save_graph(graph), [{"x": np.ones(shape, "f4")}], instructions.value)
     assert len(made) == copies
 
 

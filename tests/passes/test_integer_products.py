@@ -100,6 +100,7 @@ FOUND: dict[str, tuple[str, Array, dict[str, Any]]] = {
     "padded conv": ("Conv", bytes_of(np.int8, 6, 4, 3, 3), {**CONV, "bias": np.ones(6, np.float32)}),
     "grouped conv": ("Conv", bytes_of(np.int8, 6, 4, 3, 3), {**CONV, "shape": (1, 8, 6, 5), "group": 2}),
     "depthwise": ("Conv", bytes_of(np.int8, 4, 1, 3, 3), {**CONV, "group": 4}),
+    "three axes": ("Conv", bytes_of(np.int8, 6, 4, 2, 3, 3), {"shape": (1, 4, 5, 6, 5), "pads": (1,) * 6}),
     "depthwise, a scale for each filter": (
         "Conv",
         bytes_of(np.int8, 5, 1, 3, 3),
@@ -163,9 +164,10 @@ def test_numbers_stay(name: str) -> None:
         np.testing.assert_allclose(fast, plain, rtol=1e-5, atol=1e-5 * np.abs(plain).max())
 
 
-def test_depthwise_convolutions_stay_floats_where_bytes_have_no_kernel() -> None:
-    op, weight, settings = FOUND["depthwise"]
-    assert not has_bytes(product(op, weight, **settings), has_depthwise=False)
+def test_convolutions_stay_floats_where_bytes_have_no_kernel() -> None:
+    for name in ("depthwise", "three axes"):
+        op, weight, settings = FOUND[name]
+        assert not has_bytes(product(op, weight, **settings), has_depthwise=False)
     op, weight, settings = FOUND["padded conv"]
     assert has_bytes(product(op, weight, **settings), has_depthwise=False)
 

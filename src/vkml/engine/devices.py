@@ -109,7 +109,7 @@ class Choice:
 
     @property
     def multiplies_depthwise_bytes(self) -> bool:
-        """Whether depthwise convolutions of 8-bit integers have a kernel everywhere, as on the CPU alone."""
+        """Whether these convolutions, and those over three axes, have a kernel on all: on the CPU alone."""
         return not self.gpus and self.multiplies_bytes
 
 

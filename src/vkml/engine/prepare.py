@@ -43,7 +43,7 @@ def prepare(
         multiplies_bytes: whether products of quantised numbers are faster as such.
         keeps_few_bits: whether products read weights of few bits as they are.
         stores_bytes: whether every device does, which rows gathered from such weights take.
-        multiplies_depthwise_bytes: whether that is so of depthwise convolutions, too.
+        multiplies_depthwise_bytes: whether that is so of depthwise convolutions and three axes, too.
     """
     return prepare_normalised(
         normalise(graph),

@@ -193,7 +193,7 @@ def _layouts(
                 [
                     name
                     for name in node.outputs
-                    if name and types[name].is_static and types[name].rank in (3, 4)
+                    if name and types[name].is_static and types[name].rank in (3, 4, 5)
                 ]
             )
         if operator.is_spatial:
@@ -208,7 +208,7 @@ def _want_border(
     rules: Callable[[Node], Rules],
 ) -> None:
     x = types.get(node.inputs[0])
-    if x is None or not x.is_static or len(x.dims) not in (3, 4):
+    if x is None or not x.is_static or len(x.dims) not in (3, 4, 5):
         return
     given = [types.get(name) for name in node.inputs]
     operator = find(node)

@@ -113,7 +113,7 @@ class NativeBuilder(Builder[NativeDispatch]):
 
     def activation(self, type_: TensorType, name: str = "") -> View:
         """Fresh memory, channels-last where the name or the current template asks for it."""
-        if (self.makes_channels_last or name in self.layouts.channels_last) and len(type_.dims) in (3, 4):
+        if (self.makes_channels_last or name in self.layouts.channels_last) and len(type_.dims) in (3, 4, 5):
             # What is of another type is copied before it is read, and has its border then.
             border = self.layouts.borders.get(name, Border())
             is_read = type_.dtype == dtypes.FLOAT32 or (type_.dtype == dtypes.UINT8 and border.fill >= 0)
@@ -122,15 +122,15 @@ class NativeBuilder(Builder[NativeDispatch]):
         return super().activation(type_, name)
 
     def channels_last(self, type_: TensorType, name: str, border: Border) -> View:
-        """A fresh [images, channels, (height,) width] tensor whose channels are neighbours in memory."""
+        """A fresh [images, channels, (depth, height,) width] tensor whose channels are neighbours."""
         images, channels, *spatial = type_.dims
-        height, width = (1, *spatial) if len(spatial) == 1 else spatial
-        rows_, columns = border.top + height + border.bottom, border.left + width + border.right
-        whole = self.buffer(
-            BufferKind.ACTIVATION, TensorType(type_.dtype, (images, rows_, columns, channels)), name
-        )
-        inside = whole.slice((0, border.top, border.left, 0), (1, 1, 1, 1), (images, height, width, channels))
-        view = inside.transpose((0, 3, 1, 2))
+        sizes = [1, *spatial] if len(spatial) == 1 else spatial
+        begins, ends = border.begins[-len(sizes) :], border.ends[-len(sizes) :]
+        around = [begin + size + end for begin, size, end in zip(begins, sizes, ends, strict=True)]
+        whole = self.buffer(BufferKind.ACTIVATION, TensorType(type_.dtype, (images, *around, channels)), name)
+        steps = (1,) * len(whole.shape)
+        inside = whole.slice((0, *begins, 0), steps, (images, *sizes, channels))
+        view = inside.transpose((0, len(sizes) + 1, *range(1, len(sizes) + 1)))
         if not border.is_empty:
             self.bordered[whole.buffer] = Bordered(view, border)
             if self._trace is not None:
@@ -144,7 +144,7 @@ class NativeBuilder(Builder[NativeDispatch]):
         if len(spatial) == 1:
             return replace(
                 view,
-                shape=(images, channels, width),
+                shape=type_.dims,
                 strides=(view.strides[0], view.strides[1], view.strides[3]),
             )
         return view

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +22,13 @@ from vkml.lowering.native_images import (
     ending_channels_last,
     finish_padded,
     first_place,
+    over_axes,
     region_launch,
     steps_of,
     taps_of,
     with_own_border,
 )
-from vkml.lowering.native_layout import Border, plane
+from vkml.lowering.native_layout import Border, image_of, places
 from vkml.lowering.native_taps import WORD, Rules, way_of
 
 if TYPE_CHECKING:
@@ -93,17 +93,16 @@ def byte_matmul(build: NativeBuilder, a: View, b: View) -> list[View]:
 def byte_conv(
     build: NativeBuilder, x: View, weight: View, over: Windows, group: int, fill: int
 ) -> list[View]:
-    """A convolution of uint8 [images, channels, 1, (height,) width] with constant filters of int8."""
+    """A convolution of uint8 [images, channels, depth, height, width] with constant filters of int8."""
     _require_bytes(x, weight)
     result = build.result()
-    if len(result.dims) == 5 or x.shape[2] != 1 or weight.shape[2] != 1:
-        raise CannotLower("three-dimensional convolutions have no machine code")
+    over = over_axes(result, over)
     if not x.elements:
         raise CannotLower("a convolution of nothing has no machine code")
     images, filters = result.dims[:2]
     per_group, inner = filters // group, weight.shape[1]
     if group == x.shape[1] == filters and group > 1:
-        return _byte_depthwise(build, x, weight, over.over(2), fill)
+        return _byte_depthwise(build, x, weight, over, fill)
     if group > 1 and inner % WORD:
         raise CannotLower("convolutions of bytes in groups of few channels have no machine code")
     words, rules = -(-inner // WORD), Rules.of_bytes(build.instructions, build.threads, fill)
@@ -116,22 +115,22 @@ def byte_conv(
         is_depthwise=False,
         rules=rules,
     )
-    planar, terms = way.windows, rules.terms
-    weight = weight.slice(way.first_tap, (1,) * 5, (*weight.shape[:3], *planar.kernel))
-    image = _image_of_words(build, plane(x), replace(way.border, fill=fill))
-    walks = steps_of(image, planar)
+    over, terms = way.windows, rules.terms
+    weight = weight.slice(way.first_tap, (1,) * 5, (*weight.shape[:2], *over.over(3).kernel))
+    image = _image_of_words(build, image_of(x, len(over.kernel)), replace(way.border, fill=fill))
+    walks = steps_of(image, over)
     ending = ending_channels_last(
         build, result, filters, has_narrow=not is_open((image.shape, image.strides, result.dims))
     )
-    taps = taps_of(image, planar)
+    taps = taps_of(image, over)
     if way.regions is not None:
         width = way.regions.vectors * lanes_of(build.instructions)
     else:
         width = product.panel_width(
             build.instructions,
             columns=per_group,
-            rows=typical(planar.output[1]),
-            row_bytes=WORD * typical(walks[2]),
+            rows=typical(over.output[-1]),
+            row_bytes=WORD * typical(walks[-1]),
             terms=terms,
         )
 
@@ -142,12 +141,12 @@ def byte_conv(
 
     packed = build.materialised(weight, f"byte filters{width}:{group}", pack, dtypes.INT32)
     epilogue = ending.epilogue
-    batch: tuple[int, ...] = (images,)
+    batch: tuple[int, ...] = (images, *over.output[:-2])
     a: tuple[int, ...] = (*walks, 1)
-    b: tuple[int, ...] = (0,)
+    b: tuple[int, ...] = (0,) * len(batch)
     if group > 1:
-        batch, a = (images, group), (walks[0], words, *walks[1:], 1)
-        b = (0, -(-per_group // width) * width * words * len(taps))
+        batch, a = (*batch, group), (*walks[:-2], words, *walks[-2:], 1)
+        b = (*b, -(-per_group // width) * width * words * len(taps))
         epilogue = grouped(epilogue, per_group)
     if way.regions is not None:
         launch = region_launch(build, image, way, per_group, words, epilogue, batch=batch, a=a, b=b)
@@ -155,8 +154,8 @@ def byte_conv(
     launch = build.launch(
         product.product,
         batch=batch,
-        height=planar.output[0],
-        width=planar.output[1],
+        height=over.output[-2],
+        width=over.output[-1],
         columns=per_group,
         inner=words,
         taps=taps,
@@ -167,16 +166,16 @@ def byte_conv(
         threads=build.threads,
         terms=terms,
     )
-    return finish_padded(build, launch, image, first_place(image, planar), [packed], ending)
+    return finish_padded(build, launch, image, first_place(image, over), [packed], ending)
 
 
-def _byte_depthwise(build: NativeBuilder, x: View, weight: View, planar: Windows, fill: int) -> list[View]:
+def _byte_depthwise(build: NativeBuilder, x: View, weight: View, over: Windows, fill: int) -> list[View]:
     """A convolution of uint8 whose channels have a filter of int8 each."""
     result, instructions = build.result(), build.instructions
-    if math.prod(planar.kernel) > depthwise.MOST_BYTE_TAPS:
+    if over.taps > depthwise.MOST_BYTE_TAPS:
         raise CannotLower("depthwise convolutions of bytes over large windows have no machine code")
     images, channels = result.dims[:2]
-    image, need = plane(x), Border.reached_by(planar, fill)
+    image, need = image_of(x, len(over.kernel)), Border.reached_by(over, fill)
     found = with_own_border(build, image, need)
     if found is None:
         found = build.channels_last(TensorType(dtypes.UINT8, image.shape), "", need)
@@ -186,21 +185,21 @@ def _byte_depthwise(build: NativeBuilder, x: View, weight: View, planar: Windows
     packed = build.materialised(
         weight,
         f"byte depthwise{instructions.value}",
-        lambda array: depthwise.pack_depthwise(instructions, array.reshape(channels, 1, *array.shape[3:])),
+        lambda array: depthwise.pack_depthwise(instructions, array.reshape(channels, 1, *array.shape[2:])),
     )
     launch = build.launch(
         depthwise.depthwise,
-        images=images,
-        height=planar.output[0],
-        width=planar.output[1],
+        batch=(images, *over.output[:-2]),
+        height=over.output[-2],
+        width=over.output[-1],
         channels=channels,
-        taps=taps_of(found, planar),
-        a=steps_of(found, planar),
+        taps=taps_of(found, over),
+        a=steps_of(found, over),
         epilogue=ending.epilogue,
         threads=build.threads,
         dtype="uint8",
     )
-    return finish_padded(build, launch, found, first_place(found, planar), [packed], ending)
+    return finish_padded(build, launch, found, first_place(found, over), [packed], ending)
 
 
 def _require_bytes(a: View, b: View) -> None:
@@ -229,14 +228,14 @@ def _words(view: View) -> View | None:
 
 
 def _image_of_words(build: NativeBuilder, image: View, need: Border) -> View:
-    """[images, channels, y, x] as words of four channels, with enough of a border: itself, else a copy."""
-    found = with_own_border(build, image, need)
-    words = None if found is None else _words(found.transpose((0, 2, 3, 1)))
+    """[images, channels, …] as words of four channels, with enough of a border: itself, else a copy."""
+    found, last = with_own_border(build, image, need), len(image.shape) - 1
+    words = None if found is None else _words(places(found))
     if words is None:
         images, channels, *spatial = image.shape
         whole = -(-channels // WORD) * WORD
         made = build.channels_last(TensorType(dtypes.UINT8, (images, whole, *spatial)), "", need)
-        build.copy(image, made.slice((0, 0, 0, 0), (1, 1, 1, 1), image.shape))
-        words = _words(made.transpose((0, 2, 3, 1)))
+        build.copy(image, made.slice((0,) * len(image.shape), (1,) * len(image.shape), image.shape))
+        words = _words(places(made))
         assert words is not None
-    return words.transpose((0, 3, 1, 2))
+    return words.transpose((0, last, *range(1, last)))

@@ -76,9 +76,14 @@ def without_batch(epilogue: Epilogue) -> Epilogue:
     return _mapped(epilogue, lambda s: s[1:])
 
 
+def without_depth(epilogue: Epilogue) -> Epilogue:
+    """(image, z, y, x, channel) → (image, y, x, channel), where the lines of all planes are as many y."""
+    return _mapped(epilogue, lambda s: (s[0], *s[2:]))
+
+
 def grouped(epilogue: Epilogue, per_group: int) -> Epilogue:
-    """(image, y, x, channel) → (image, group, y, x, channel of the group)."""
-    return _mapped(epilogue, lambda s: (s[0], per_group * s[3], s[1], s[2], s[3]))
+    """(…, y, x, channel) → (…, group, y, x, channel of the group)."""
+    return _mapped(epilogue, lambda s: (*s[:-3], per_group * s[-1], *s[-3:]))
 
 
 def _mapped(epilogue: Epilogue, change: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Epilogue:

@@ -23,29 +23,37 @@ Argument = View | Buffer
 
 @dataclass(frozen=True)
 class Border:
-    """Numbers round an image in memory, in rows above and below, columns left and right."""
+    """Numbers round an image in memory: rows above and below, columns left and right, planes beside it."""
 
     top: int = 0
     bottom: int = 0
     left: int = 0
     right: int = 0
     fill: float = 0.0
+    front: int = 0
+    back: int = 0
 
     @classmethod
     def reached_by(cls, windows: Windows, fill: float = 0.0) -> Border:
-        """What windows over one or two axes read outside of an image."""
-        planar = windows.over(2)
-        (top, left), (bottom, right) = planar.pads_begin, planar.reach_end
-        return cls(max(0, top), max(0, bottom), max(0, left), max(0, right), fill)
+        """What windows over up to three axes read outside of an image."""
+        solid = windows.over(3)
+        front, top, left = (max(0, size) for size in solid.pads_begin)
+        back, bottom, right = (max(0, size) for size in solid.reach_end)
+        return cls(top, bottom, left, right, fill, front, back)
+
+    @property
+    def begins(self) -> tuple[int, int, int]:
+        """In front, above and left."""
+        return self.front, self.top, self.left
+
+    @property
+    def ends(self) -> tuple[int, int, int]:
+        """Behind, below and right."""
+        return self.back, self.bottom, self.right
 
     def covers(self, other: Border) -> bool:
-        return (
-            self.fill == other.fill
-            and self.top >= other.top
-            and self.bottom >= other.bottom
-            and self.left >= other.left
-            and self.right >= other.right
-        )
+        pairs = zip((*self.begins, *self.ends), (*other.begins, *other.ends), strict=True)
+        return self.fill == other.fill and all(mine >= theirs for mine, theirs in pairs)
 
     def joined(self, other: Border) -> Border:
         """The larger of both on every side; where the fills differ, that of the one with zeros."""
@@ -57,11 +65,13 @@ class Border:
             max(self.left, other.left),
             max(self.right, other.right),
             other.fill if self.is_empty else self.fill,
+            max(self.front, other.front),
+            max(self.back, other.back),
         )
 
     @property
     def is_empty(self) -> bool:
-        return not (self.top or self.bottom or self.left or self.right)
+        return not (any(self.begins) or any(self.ends))
 
 
 @dataclass(frozen=True)
@@ -78,7 +88,7 @@ class Bordered:
     """A buffer that holds an image with a border; the border is written once, before the first run."""
 
     inside: View
-    """[images, channels, height, width]."""
+    """[images, channels, (depth,) height, width]."""
     border: Border
 
 
@@ -124,16 +134,18 @@ def seen_as_lanes(view: View) -> View:
     return replace(view, dtype=dtypes.FLOAT32)
 
 
-def plane(x: View) -> View:
-    """[images, channels, 1, height, width] without its depth."""
+def image_of(x: View, rank: int) -> View:
+    """[images, channels, depth, height, width], without its depth of 1 where `rank` says two axes."""
+    if rank == 3:
+        return x
     return replace(x, shape=(*x.shape[:2], *x.shape[3:]), strides=(*x.strides[:2], *x.strides[3:]))
 
 
 def places(view: View) -> View:
-    """[images, channels, (height,) width] over (image, y, x, channel)."""
+    """[images, channels, (depth, height,) width] over (image, (z,) y, x, channel)."""
     if len(view.shape) == 3:
         n, c, w = view.shape
         return replace(
             view, shape=(n, 1, w, c), strides=(view.strides[0], 0, view.strides[2], view.strides[1])
         )
-    return view.transpose((0, 2, 3, 1))
+    return view.transpose((0, *range(2, len(view.shape)), 1))

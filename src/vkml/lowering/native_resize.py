@@ -34,7 +34,7 @@ def resize(build: NativeBuilder, x: View, tables: Sequence[Table | None]) -> lis
         raise CannotLower(f"machine code adds up {MOST_TAPS} neighbours at most")
     x = build.widened(x)
     result = build.result()
-    build.makes_channels_last = len(x.shape) in (3, 4) and x.strides[1] == 1 and x.shape[1] > 1
+    build.makes_channels_last = len(x.shape) in (3, 4, 5) and x.strides[1] == 1 and x.shape[1] > 1
     try:
         target = build.output(result)
     finally:

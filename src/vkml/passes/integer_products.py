@@ -35,7 +35,7 @@ def use_integer_products(graph: Graph, *, has_depthwise: bool = False) -> Graph:
 
     Args:
         graph: normalised; types need not be known, nor constants be folded.
-        has_depthwise: whether there are kernels of depthwise convolutions of bytes.
+        has_depthwise: whether there are kernels of depthwise convolutions of bytes, and over three axes.
     """
     if not any(node.op in _FORMS and not node.domain for node in graph.nodes):
         return graph
@@ -295,7 +295,7 @@ class _Rewriter(Rewriting):
     def _has_kernel(self, node: Node, weight: Array) -> bool:
         """Whether there are kernels for a convolution of bytes, in groups of which channels come by fours."""
         group: int = node.attributes["group"]
-        if not 3 <= weight.ndim <= 4:
+        if not 3 <= weight.ndim <= (5 if self._has_depthwise else 4):
             return False
         if weight.shape[1] == 1 and group == len(weight) > 1:
             return self._has_depthwise and weight[0].size <= MOST_BYTE_TAPS

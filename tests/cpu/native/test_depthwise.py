@@ -58,7 +58,7 @@ def check(
     step_n, step_y, step_x, _ = strides_of(x)
     launch = depthwise(
         instructions,
-        images=images,
+        batch=(images,),
         height=size[0],
         width=size[1],
         channels=channels,
@@ -131,7 +131,7 @@ def test_nan_and_infinity_pass(instructions: InstructionSet) -> None:
     step_n, step_y, step_x, _ = strides_of(x)
     launch = depthwise(
         instructions,
-        images=1,
+        batch=(1,),
         height=4,
         width=5,
         channels=19,
@@ -213,7 +213,7 @@ def test_more_operands_than_pointers(instructions: InstructionSet, channels: int
     x = random.standard_normal(shape).astype(np.float32)
     launch = depthwise(
         instructions,
-        images=2,
+        batch=(2,),
         height=3,
         width=17,
         channels=channels,
@@ -286,7 +286,7 @@ def test_bytes(instructions: InstructionSet, stored: str, added: str, channels: 
     step_n, step_y, step_x, _ = strides_of(x)
     launch = depthwise(
         instructions,
-        images=2,
+        batch=(2,),
         height=size[0],
         width=size[1],
         channels=channels,

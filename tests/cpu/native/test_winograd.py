@@ -53,7 +53,7 @@ def check(
     ending = make_ending(kind, (images, height, width, filters), random)
     launch = winograd(
         instructions,
-        images=images,
+        batch=(images,),
         height=height,
         width=width,
         channels=channels,
@@ -96,6 +96,65 @@ def test_random_geometries(instructions: InstructionSet, seed: int) -> None:
         filters=draw(1, 100),
         kind=KINDS[seed % len(KINDS)],
     )
+
+
+@instruction_sets
+@pytest.mark.parametrize("seed", range(30))
+def test_planes(instructions: InstructionSet, seed: int) -> None:
+    """Windows over several planes of an image, with some of the planes that there are weights of."""
+    require(instructions)
+    random = np.random.default_rng(seed)
+
+    def draw(low: int, high: int) -> int:
+        return int(random.integers(low, high))
+
+    images, depth, height, width = draw(1, 3), draw(1, 4), draw(4, 12), draw(4, 12)
+    channels, filters, planes, stride, dilation = draw(1, 40), draw(1, 40), draw(1, 4), draw(1, 3), draw(1, 3)
+    before, behind = draw(0, 2), draw(0, 2)
+    whole = (depth - 1) * stride + (planes - 1) * dilation + 1
+    memory, x = guarded(
+        random.standard_normal((images, whole, height + 2, width + 2, channels)).astype(np.float32),
+        at_start=bool(seed % 2),
+    )
+    every = random.standard_normal((before + planes + behind, filters, channels, 3, 3)).astype(np.float32)
+    every /= np.float32(3 * (planes * channels) ** 0.5)
+    arrangement = Plan(draw(1, 9), 1, draw(1, 3), draw(1, 3), 0.0)
+    packed = pack(instructions, every.swapaxes(0, 1).reshape(filters, -1, 3, 3), arrangement)
+    lanes = 16 if instructions is InstructionSet.AVX512 else 8
+    # Up to the last element that is read; what is packed behind it is beyond the guard.
+    first, unread = (count * channels * arrangement.vectors * lanes for count in (before, behind))
+    packed_memory, read = guarded(packed[first : len(packed) - unread])
+    ending = make_ending(KINDS[seed % len(KINDS)], (images, depth, height, width, filters), random)
+    step_n, step_z, step_y, step_x, _ = strides_of(x)
+    launch = winograd(
+        instructions,
+        batch=(images, depth),
+        height=height,
+        width=width,
+        channels=channels,
+        filters=filters,
+        a=(step_n, stride * step_z, step_y, step_x),
+        arrangement=arrangement,
+        epilogue=ending.epilogue,
+        planes=planes,
+        plane_step=dilation * step_z,
+        packed_planes=len(every),
+    )
+    wanted = sum(
+        np.stack(
+            [
+                reference(x[:, z * stride + at * dilation], every[before + at], height, width)
+                for z in range(depth)
+            ],
+            1,
+        )
+        for at in range(planes)
+    )
+    ending.check(
+        launch, [x, read], wanted, rtol=1e-4, atol=0.3 if KINDS[seed % len(KINDS)] == "long" else 4e-5
+    )
+    memory.check()
+    packed_memory.check()
 
 
 @instruction_sets
@@ -157,7 +216,7 @@ def test_errors_are_a_few_units_of_the_largest_result(instructions: InstructionS
     ending = make_ending("identity", (1, 16, 16, 64), random)
     launch = winograd(
         instructions,
-        images=1,
+        batch=(1,),
         height=16,
         width=16,
         channels=256,
@@ -182,7 +241,7 @@ def test_nan_stays_in_its_tiles(instructions: InstructionSet) -> None:
     ending = make_ending("identity", (1, 12, 12, 20), random)
     launch = winograd(
         instructions,
-        images=1,
+        batch=(1,),
         height=12,
         width=12,
         channels=20,

@@ -89,12 +89,12 @@ class _Shape:
 def depthwise(
     instructions: InstructionSet,
     *,
-    images: int,
+    batch: tuple[int, ...],
     height: int,
     width: int,
     channels: int,
     taps: tuple[int, ...],
-    a: tuple[int, int, int],
+    a: tuple[int, ...],
     epilogue: Epilogue,
     threads: int,
     dtype: str = "float32",
@@ -103,13 +103,13 @@ def depthwise(
 
     Args:
         instructions: the set that code may use.
-        images: of the batch.
+        batch: leading axes.
         height: of the result.
         width: of the result.
         channels: neighbours in A and in the results.
         taps: element offsets of the window's places in A; all places exist.
-        a: element strides of A: image, y, x.
-        epilogue: over (image, y, x, channel), of float32, or of int32 where A is bytes.
+        a: element strides of A: batch…, y, x.
+        epilogue: over (batch…, y, x, channel), of float32, or of int32 where A is bytes.
         threads: that will share the work.
         dtype: of A: float32 or uint8, and then weights are whole numbers of int8.
 
@@ -134,26 +134,30 @@ def depthwise(
         channels >= lanes,
         tuple(sizes[0] * tap for tap in taps),
         4 * lanes * vectors,
-        tuple((size * strides[1], size * strides[2]) for size, strides in zip(sizes, operands, strict=True)),
+        tuple(
+            (size * strides[-3], size * strides[-2]) for size, strides in zip(sizes, operands, strict=True)
+        ),
         replace(epilogue, leaves=_last(epilogue.leaves), results=_last(epilogue.results)),
         dtype,
     )
+    images = math.prod(batch)
     each = len(taps) * SECONDS_PER_VECTOR * lanes / 16
     total = images * height * width * vectors * each
     goal = max(min(CHUNK_SECONDS, total / (4 * threads)), LEAST_CHUNK_SECONDS)
     lines, span, group = _chunk(images, height, width, vectors, places, goal / each, threads, 16 // lanes)
     axes = [
         np.arange(0, size, step)
-        for size, step in ((images, 1), (height, lines), (width, span), (vectors, group))
+        for size, step in (*((size, 1) for size in batch), (height, lines), (width, span), (vectors, group))
     ]
-    n, y, x, v = (axis.reshape(-1) for axis in np.meshgrid(*axes, indexing="ij"))
+    *at, y, x, v = (axis.reshape(-1) for axis in np.meshgrid(*axes, indexing="ij"))
     places_n = np.minimum(span, width - x)
     vectors_n = np.minimum(group, vectors - v)
     is_last = v + vectors_n == vectors
     has_tail = is_last & (shape.tail_lanes > 0)
 
     def offsets(size: int, strides: Sequence[int]) -> Array:
-        return size * (n * strides[0] + y * strides[1] + x * strides[2] + v * lanes * strides[3])
+        places = zip((*at, y, x, v * lanes), strides, strict=True)
+        return np.asarray(size * sum(place * step for place, step in places))
 
     table = np.stack(
         [

@@ -83,6 +83,7 @@ def plan(
     threads: int,
     dilations: tuple[int, int] = (1, 1),
     share: float = 1.0,
+    like: Plan | None = None,
 ) -> Plan | None:
     """How to compute a 3 x 3 convolution of stride 1; None where adding up directly is faster.
 
@@ -96,6 +97,7 @@ def plan(
         threads: that will share the work.
         dilations: of the window, along y and x.
         share: of the time of all products that adding up directly takes, where it leaves some out.
+        like: a plan for whose weights this is to be one, too.
     """
     if min(channels, filters) < LEAST_CHANNELS or min(height // dilations[0], width // dilations[1]) < TILE:
         return None
@@ -109,6 +111,8 @@ def plan(
         rows, vectors = tile_of(instructions, columns=filters, rows=tiles, row_bytes=4 * channels + 64)
         all_panels = -(-filters // (vectors * lanes))
         for panels in {-(-all_panels // parts) for parts in (1, 2, 3, 4, 6, 8, 16)}:
+            if like is not None and (vectors, panels) != (like.vectors, like.panels):
+                continue
             parts = -(-all_panels // panels)
             columns = panels * vectors * lanes
             if parts > 1 and 4 * PLACES * tiles * (channels + columns) > SCRATCH_BYTES and panels > 1:
@@ -164,29 +168,35 @@ def _kernel_transform() -> Array:
 def winograd(
     instructions: InstructionSet,
     *,
-    images: int,
+    batch: tuple[int, ...],
     height: int,
     width: int,
     channels: int,
     filters: int,
-    a: tuple[int, int, int],
+    a: tuple[int, ...],
     arrangement: Plan,
     epilogue: Epilogue,
     dilations: tuple[int, int] = (1, 1),
+    planes: int = 1,
+    plane_step: int = 0,
+    packed_planes: int = 1,
 ) -> Launch:
     """A 3 x 3 convolution of stride 1 over channels-last images that have room for every window.
 
     Args:
         instructions: the set that code may use.
-        images: batch.
+        batch: leading axes.
         height: of the result.
         width: of the result.
         channels: of the input, whose elements are neighbours.
         filters: channels of the result.
-        a: element strides of A: image, y, x; A begins at the first window's first place.
+        a: element strides of A: batch…, y, x; A begins at the first window's first place.
         arrangement: from `plan`.
-        epilogue: over (image, y, x, filter), float32; leaves walk filters by 0 or 1, results by 1.
+        epilogue: over (batch…, y, x, filter), float32; leaves walk filters by 0 or 1, results by 1.
         dilations: of the window, along y and x.
+        planes: of a window, each with channels and weights of its own, as if they were further channels.
+        plane_step: elements of A from one to the next.
+        packed_planes: that the weights are packed of; those that are used begin at the operand.
 
     Returns:
         A launch of A, the packed weights, the leaves, the results.
@@ -205,18 +215,22 @@ def winograd(
         arrangement.panels,
         channels,
         filters % lanes,
-        steps(*a[1:]),
-        tuple(steps(*access.strides[1:3]) for access in accesses),
+        steps(*a[-2:]),
+        tuple(steps(*access.strides[-3:-1]) for access in accesses),
         replace(
             epilogue,
             leaves=tuple(replace(access, strides=access.strides[-1:]) for access in epilogue.leaves),
             results=tuple(replace(access, strides=access.strides[-1:]) for access in epilogue.results),
         ),
+        planes,
+        4 * plane_step,
+        packed_planes,
     )
     columns = arrangement.panels * arrangement.vectors * lanes
     table = _table(
         shape,
-        sizes=(images, height, width),
+        batch=batch,
+        sizes=(height, width),
         dilations=dilations,
         filters=filters,
         columns=columns,
@@ -233,7 +247,8 @@ def _kernel(shape: WinogradShape) -> Kernel:
 def _table(
     shape: WinogradShape,
     *,
-    sizes: tuple[int, int, int],
+    batch: tuple[int, ...],
+    sizes: tuple[int, int],
     dilations: tuple[int, int],
     filters: int,
     columns: int,
@@ -241,30 +256,32 @@ def _table(
 ) -> Array:
     """A row a chunk; see `winograd_code`."""
     lanes = lanes_of(shape.instructions)
-    images, height, width = sizes
+    height, width = sizes
     (starts_y, skips_y), (starts_x, skips_x) = _starts(height, dilations[0]), _starts(width, dilations[1])
-    image, y, x = (
-        axis.reshape(-1)
-        for axis in np.meshgrid(range(images), range(len(starts_y)), range(len(starts_x)), indexing="ij")
-    )
-    made = [image * n + starts_y[y] * row + starts_x[x] * place for n, row, place, _ in operands]
+    counts = (*batch, len(starts_y), len(starts_x))
+    *at, y, x = (axis.reshape(-1) for axis in np.meshgrid(*map(range, counts), indexing="ij"))
+    starts = (*at, starts_y[y], starts_x[x])
+    made = [
+        np.asarray(sum(start * step for start, step in zip(starts, strides, strict=False)))
+        for strides in operands
+    ]
     tiles = np.stack([4 * made[0], skips_y[y], skips_x[x], *(4 * part for part in made[1:])], 1)
     firsts = np.arange(0, filters, columns)
     chunks = -(-len(tiles) // shape.tiles)
     table = np.zeros((chunks, len(firsts), HEADER + shape.tiles * tiles.shape[1]), np.int64)
     panel = shape.vectors * lanes
-    for at, first in enumerate(firsts.tolist()):
+    for number, first in enumerate(firsts.tolist()):
         count = min(columns, filters - first)
         steps = np.array([0, 0, 0, *(4 * first * strides[-1] for strides in operands[1:])])
         whole = np.zeros((chunks * shape.tiles, tiles.shape[1]), np.int64)
         whole[: len(tiles)] = tiles + steps
-        table[:, at, HEADER:] = whole.reshape(chunks, -1)
-        table[:, at, 0] = 4 * PLACES * first * shape.channels
-        table[:, at, 1] = -(-count // panel)
-        table[:, at, 2] = count // lanes
-        table[:, at, 3] = count % lanes > 0
-        table[:, at, 4] = np.minimum(shape.tiles, len(tiles) - np.arange(chunks) * shape.tiles)
-    if PLACES * filters > images * height * width:
+        table[:, number, HEADER:] = whole.reshape(chunks, -1)
+        table[:, number, 0] = 4 * PLACES * first * shape.packed_planes * shape.channels
+        table[:, number, 1] = -(-count // panel)
+        table[:, number, 2] = count // lanes
+        table[:, number, 3] = count % lanes > 0
+        table[:, number, 4] = np.minimum(shape.tiles, len(tiles) - np.arange(chunks) * shape.tiles)
+    if PLACES * filters > math.prod(batch) * height * width:
         # Weights are larger than the image: chunks that use the same ones follow one another.
         table = table.swapaxes(0, 1)
     return np.ascontiguousarray(table.reshape(-1, table.shape[2]))

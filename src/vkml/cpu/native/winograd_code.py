@@ -68,6 +68,17 @@ class WinogradShape:
     steps: tuple[tuple[int, int], ...]
     """(y, x) steps of each leaf and result."""
     epilogue: Epilogue
+    planes: int
+    """Of a window."""
+    plane_step: int
+    """Of A, from one plane of a window to the next."""
+    packed_planes: int
+    """That there are weights of."""
+
+    @property
+    def inner(self) -> int:
+        """Channels of all planes."""
+        return self.planes * self.channels
 
 
 class WinogradCode:
@@ -87,7 +98,9 @@ class WinogradCode:
         self.line = self.half + PLACES * code.bytes
         """Results of a line of a tile, where the epilogue leaves no registers for them."""
         # No multiples of large powers of two, lest what is used together meets in one set of the cache.
-        self.input_step = _spread(-(-shape.channels // code.width) * code.bytes)
+        # The last vector of a plane may be partial, but is stored as a whole.
+        last = -(-shape.channels // code.width) * code.bytes
+        self.input_step = _spread(4 * (shape.inner - shape.channels) + last)
         self.input_place = _spread(shape.tiles * self.input_step)
         self.sum_step = _spread(shape.panels * shape.vectors * code.bytes)
         self.sum_place = _spread(shape.tiles * self.sum_step)
@@ -105,10 +118,9 @@ class WinogradCode:
 
     def _transform_inputs(self) -> None:
         code, shape = self.code, self.shape
-        full, rest = divmod(shape.channels, code.width)
         mask = MASK if code.has_avx512 else code.registers - 1
-        if rest:
-            code.set_mask(mask, rest)
+        if shape.channels % code.width:
+            code.set_mask(mask, shape.channels % code.width)
         self._load_factors(6, (NEAR, FAR, NEAR**2, FAR**2, (NEAR * FAR) ** 2, NEAR**2 + FAR**2))
         code.lea(R9, Mem(RSI, 8 * HEADER))
         code.lea(R10, Mem(RDX, self.inputs))
@@ -117,15 +129,28 @@ class WinogradCode:
             code.mov(R11, Mem(RDI))
             code.add(R11, Mem(R9))
             code.mov(R12, R10)
-            if full:
-                with code.loop(RCX, full):
-                    self._transform_input(None)
-                    code.add_immediate(R11, code.bytes)
-                    code.add_immediate(R12, code.bytes)
-            if rest:
-                self._transform_input(mask)
+            if shape.planes == 1:
+                self._transform_plane(mask)
+            else:
+                with code.loop(R13, shape.planes):
+                    done = self._transform_plane(mask)
+                    code.add_immediate(R11, shape.plane_step - done)
+                    code.add_immediate(R12, 4 * shape.channels - done)
             code.add_immediate(R9, self.entry)
             code.add_immediate(R10, self.input_step)
+
+    def _transform_plane(self, mask: int) -> int:
+        """All channels of a plane at R11, to R12; how many bytes both have moved on by."""
+        code = self.code
+        full, rest = divmod(self.shape.channels, code.width)
+        if full:
+            with code.loop(RCX, full):
+                self._transform_input(None)
+                code.add_immediate(R11, code.bytes)
+                code.add_immediate(R12, code.bytes)
+        if rest:
+            self._transform_input(mask)
+        return full * code.bytes
 
     def _load_factors(self, first: int, factors: Sequence[float]) -> None:
         for at, factor in enumerate(factors):
@@ -195,7 +220,7 @@ class WinogradCode:
                     code.add_immediate(RAX, shape.rows * self.sum_step)
                 if rest:
                     self._multiply_rows(rest)
-                code.add_immediate(R9, shape.channels * panel)
+                code.add_immediate(R9, shape.packed_planes * shape.channels * panel)
                 code.add_immediate(R14, panel)
             code.add_immediate(R8, self.input_place)
             code.add_immediate(R12, self.sum_place)
@@ -213,7 +238,7 @@ class WinogradCode:
             code,
             float_products,
             sums,
-            inner=shape.channels,
+            inner=shape.inner,
             rows=[row * self.input_step for row in range(rows)],
             k_step=4,
             panel_step=shape.vectors * code.bytes,
