@@ -8,7 +8,6 @@ a test knows whether it is the newest. matplotlib draws (`pip install vkml[plot]
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 import struct
@@ -24,6 +23,10 @@ CARRIED = "Comment"
 """The picture's entry that has its figures."""
 FASTER, SLOWER, GRAPH, RULE = "#2f7d4f", "#b5651d", "#9cc5ab", "#888888"
 COLOURS = ("#2f7d4f", "#7fb800", "#3b6ea5", "#16325c", "#8e44ad", "#b5651d", "#d4a017", "#999999", "#333333")
+MARKERS = ("o", "s", "^")
+"""Of groups of points, each with all colours."""
+WAITING = "recurrent"
+"""Of launches that wait for each other: neither operations nor bytes bound them."""
 LABEL = {"padding": 3, "bbox": {"facecolor": "white", "edgecolor": "none", "pad": 0.5}}
 """Of a bar: readable where a line crosses it."""
 UNITS = (
@@ -92,7 +95,7 @@ def roofline_figures(kernels: Mapping[str, Any]) -> Figures:
     """
     of_operations, of_bytes = [], []
     for each in kernels["kernels"]:
-        if each["problem"] or not each["seconds"]:
+        if each["problem"] or not each["seconds"] or each["family"] == WAITING:
             continue
         if each["operations"]:
             rate = each["operations"] / each["seconds"]
@@ -184,13 +187,15 @@ def draw_roofline(figures: Figures, target: Path) -> None:
         )
         left.text(knee, ceiling / 1e12, f"units alone, {name}", ha="left", va="bottom", fontsize=8.5)
     groups = dict.fromkeys(row[0] for row in figures["operations"])
-    for group, colour in zip(groups, itertools.cycle(COLOURS), strict=False):
+    marks = ((colour, marker) for marker in MARKERS for colour in COLOURS)
+    for group, (colour, marker) in zip(groups, marks, strict=False):
         mine = [row for row in figures["operations"] if row[0] == group]
         left.scatter(
             [row[2] for row in mine],
             [row[3] / 1e12 for row in mine],
             24,
             color=colour,
+            marker=marker,
             label=group,
             zorder=3,
         )

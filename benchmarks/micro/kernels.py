@@ -261,7 +261,7 @@ class _Loaded:
         moved: int = sum(
             value.value.dtype.bytes_for(math.prod(value.value.shape)) for value in self._values.values()
         )
-        return moved + sum(int(constant.array.nbytes) for constant in self._graph.constants.values())
+        return moved + sum(constant.type.bytes for constant in self._graph.constants.values())
 
     def error(self) -> float:
         """Of a product, where some rows meet some columns."""
