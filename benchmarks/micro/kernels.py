@@ -261,7 +261,8 @@ class _Loaded:
         moved: int = sum(
             value.value.dtype.bytes_for(math.prod(value.value.shape)) for value in self._values.values()
         )
-        return moved + sum(constant.type.bytes for constant in self._graph.constants.values())
+        held: int = sum(constant.type.bytes for constant in self._graph.constants.values())
+        return moved + held
 
     def error(self) -> float:
         """Of a product, where some rows meet some columns."""
