@@ -141,14 +141,22 @@ def _by_fragments(
     exponents = build.prepared(scales, f"exponents of {names}", partial(_exponents, bits=bits), dtypes.INT32)
     _write_matrix(writer, codes, scaled, _zero_words(build, zeros, bits), bits, block, "float")
     numbers = [
-        "float4 load_numbers(int row, int k)",
+        "struct Bits { uint word; float bias; float scale; };",
+        "Bits load_bits(int row, int k)",
         "{",
-        "    uint word = load_word(row, k * BITS / 32) >> uint(k * BITS % 32);",
+        "    Bits bits;",
+        "    bits.word = load_word(row, k * BITS / 32);",
+        "    bits.bias = load_bias(row, k / BLOCK);",
+        "    bits.scale = load_scale(row, k / BLOCK);",
+        "    return bits;",
+        "}",
+        "float4 numbers_of(Bits bits, int k)",
+        "{",
+        "    uint word = bits.word >> uint(k * BITS % 32);",
         "    uint4 codes = (uint4(word) >> uint4(0, BITS, 2 * BITS, 3 * BITS)) & uint4((1u << BITS) - 1u);",
-        "    float bias = load_bias(row, k / BLOCK);",
         "    float4 numbers;",
-        "    [ForceUnroll] for (int i = 0; i < 4; ++i) numbers[i] = number_of(codes[i], bias);",
-        "    return numbers * float4(load_scale(row, k / BLOCK));",
+        "    [ForceUnroll] for (int i = 0; i < 4; ++i) numbers[i] = number_of(codes[i], bits.bias);",
+        "    return numbers * float4(bits.scale);",
         "}",
     ]
     writer.text("\n".join(numbers))
@@ -160,7 +168,7 @@ def _by_fragments(
 def _emit_fragments(
     build: VulkanBuilder, writer: KernelWriter, k: int, columns: int, fragment: Fragment
 ) -> View:
-    """Emits the launch that makes fragments of what the kernel's ``load_numbers`` gives.
+    """Emits the launch that makes fragments of what the kernel's ``numbers_of`` gives.
 
     Returns:
         The fragments, and room behind them that kernels may read.
