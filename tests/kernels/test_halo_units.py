@@ -12,6 +12,7 @@ import pytest
 import vkml
 from benchmarks.conv_units.layers import SETS, Layer
 from tests.kernels.convolutions import (
+    ROUNDED,
     Shape,
     check_holes,
     check_magnitudes,
@@ -27,6 +28,7 @@ from tests.kernels.convolutions import (
     run,
     tf32,
     worst_pixel,
+    worst_result,
 )
 from tests.kernels.gpu_targets import GPU
 from vkml import vulkan
@@ -215,6 +217,19 @@ def test_small_elements_that_the_large_ones_leave_alone(device: str, name: str) 
     choice, shape = COMPUTED[name]
     force(device, choice)
     check_small_elements(device, shape)
+
+
+@pytest.mark.parametrize("choice", [Choice(ROWS, 3), Choice(LINE, 3)], ids=["rows", "a line"])
+def test_small_weights_beside_nothing(device: str, choice: Choice) -> None:
+    """A range of no channels, and windows of zeros: nothing is left unwritten, and results are zeros."""
+    force(device, choice)
+    x, weight = IMAGES.x(), IMAGES.weight()
+    x[:, :, ::2, :9] = 0
+    x[1] = 0
+    weight[:, 0, 0, 0] = 1e-30
+    found = convolved(device, IMAGES, x, weight)
+    assert worst_result(IMAGES, found, x, weight) < ROUNDED
+    assert not found[1].any()
 
 
 @BY_VALUES

@@ -74,6 +74,8 @@ def refusal(
         return "not float32"
     if any(isinstance(size, Size) for size in weight.shape):
         return "open sizes of the weights"
+    if not weight.elements:
+        return "no channels"
     if group != 1 and not weight.buffer.is_constant:
         return "groups of computed weights"
     if x.is_reversed:
