@@ -10,6 +10,7 @@ from vkml.cpu.native.executable import instruction_set
 from vkml.engine.profile import profiled_steps
 from vkml.engine.report import StepReport
 from vkml.engine.sketch import Sketch
+from vkml.errors import ShapeError
 from vkml.ir import DType, Graph, dtypes
 from vkml.onnx import save_graph
 
@@ -180,3 +181,17 @@ def test_nodes_of_one_body_that_are_called_alike_pay_each_for_itself(device_name
         steps, timed = session.report().steps, profiled_steps([session.traced_runs])
     assert sorted(step.flops for step in steps if step.flops) == [2 * 2048, 2 * 8192]
     assert sum(step.flops for step in timed) == 2 * (2048 + 8192)
+
+
+def test_report_says_which_sizes_it_wants() -> None:
+    """Of a model that is for no images of one pixel."""
+    sketch = Sketch("pool")
+    x = sketch.input("x", ("n", 3, "h", "w"))
+    model = save_graph(sketch.finish(sketch.node("MaxPool", x, kernel_shape=(3, 3))))
+    with vkml.InferenceSession(model, devices="cpu") as session:
+        with pytest.raises(ShapeError, match=r"window of 3 .* taken for 1, unless stated: h, n, w$"):
+            session.report()
+        with pytest.raises(ShapeError, match=r"unless stated: n$"):
+            session.report({"h": 8, "w": 2})
+        [step] = session.report({"h": 8, "w": 8}).steps
+    assert step.operators == ("MaxPool",)

@@ -15,7 +15,7 @@ from vkml.engine.closing import PlanClosed, close_at_exit, weakly
 from vkml.engine.collector import collector_paused
 from vkml.engine.ending import shows_warnings, with_options
 from vkml.engine.session_interface import SessionInterface
-from vkml.errors import Fail, InvalidArgument
+from vkml.errors import Fail, InvalidArgument, ShapeError
 from vkml.logs import logger
 
 if TYPE_CHECKING:
@@ -562,6 +562,9 @@ class InferenceSession(SessionInterface):
 
         Args:
             dimensions: symbolic dimension → size.
+
+        Raises:
+            ShapeError: the model does not suit these sizes.
         """
         from vkml.engine.plan_report import report
         from vkml.ir import TensorType
@@ -583,7 +586,13 @@ class InferenceSession(SessionInterface):
         }
         shapes = {name: type_.dims for name, type_ in fixed.items()}
         types = [fixed.get(value.name, value.type) for value in self._inputs]
-        planned, assumed = self._runner.planned(types)
+        try:
+            planned, assumed = self._runner.planned(types)
+        except ShapeError as error:
+            ones = sorted(known - set(given))
+            if not ones:
+                raise
+            raise ShapeError(f"{error}; taken for 1, unless stated: {', '.join(ones)}") from None
         weights = {site.name: site.weights for site in self._placement.sites}
         return report(planned, weights, shapes, assumed)
 
