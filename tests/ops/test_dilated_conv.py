@@ -10,6 +10,7 @@ import pytest
 
 import vkml
 import vkml.lowering.cpu
+from tests.ops.byte_convolutions import check_bytes
 from tests.ops.checking import run_operator
 from vkml.cpu.native import depthwise, product, region_product, winograd
 from vkml.cpu.native.executable import InstructionSet, instruction_set
@@ -290,21 +291,7 @@ def test_bytes(
     steps = random.integers(0, 256, (2, channels, 11, 11)).astype(np.uint8)
     weight = random.integers(-128, 128, (filters, channels // group, 3, 3)).astype(np.int8)
     attributes = {"pads": [dilation] * 4, "dilations": [dilation] * 2, "group": group}
-    sketch = Sketch("bytes", 17)
-    scale, zeros = np.float32(0.25), np.uint8(zero)
-    numbers = [sketch.constant(scale), sketch.constant(zeros)]
-    image = sketch.node("QuantizeLinear", sketch.input("x", steps.shape), *numbers)
-    operands = [
-        sketch.node("DequantizeLinear", image, *numbers),
-        sketch.node("DequantizeLinear", sketch.constant(weight), sketch.constant(scale)),
-    ]
-    model = save_graph(sketch.finish(sketch.node("Conv", *operands, **attributes)))
-    x = (steps.astype(np.float32) - zero) * scale
-    with vkml.InferenceSession(model, devices="cpu") as session:
-        [found] = session.run(None, {"x": x})
-        assert {step.variant for step in session.report().steps} == {instructions.value}
-    wide = [x.astype(np.float64), weight * 0.25]
-    np.testing.assert_allclose(found, run_operator("Conv", wide, attributes)[0], rtol=1e-6)
+    found = check_bytes(steps, weight, zero, attributes, instructions)
     if group == 30:
         assert {kind for kind, _ in products} == {"depthwise"}
         return

@@ -9,6 +9,7 @@ import pytest
 
 import vkml
 import vkml.lowering.cpu
+from tests.ops.byte_convolutions import check_bytes
 from tests.ops.checking import run_operator
 from vkml.cpu.native.executable import InstructionSet, instruction_set
 from vkml.engine.sketch import Sketch
@@ -263,22 +264,8 @@ def test_bytes(instructions: InstructionSet, monkeypatch: pytest.MonkeyPatch, ze
     steps = random.integers(0, 256, (2, channels, 3, 6, 7)).astype(np.uint8)
     weight = random.integers(-128, 128, (filters, channels // group, 3, 3, 2)).astype(np.int8)
     attributes = {"pads": [1, 1, 0, 1, 1, 1], "strides": [1, 2, 1], "group": group}
-    sketch = Sketch("bytes", 17)
-    scale = np.float32(0.25)
-    numbers = [sketch.constant(scale), sketch.constant(np.uint8(zero))]
-    image = sketch.node("QuantizeLinear", sketch.input("x", steps.shape), *numbers)
-    operands = [
-        sketch.node("DequantizeLinear", image, *numbers),
-        sketch.node("DequantizeLinear", sketch.constant(weight), sketch.constant(scale)),
-    ]
-    model = save_graph(sketch.finish(sketch.node("Conv", *operands, **attributes)))
-    x = (steps.astype(np.float32) - zero) * scale
-    with vkml.InferenceSession(model, devices="cpu") as session:
-        [found] = session.run(None, {"x": x})
-        assert {step.variant for step in session.report().steps} == {instructions.value}
+    check_bytes(steps, weight, zero, attributes, instructions)
     assert calls
-    wide = [x.astype(np.float64), weight * 0.25]
-    np.testing.assert_allclose(found, run_operator("Conv", wide, attributes)[0], rtol=1e-6)
 
 
 @pytest.mark.parametrize(

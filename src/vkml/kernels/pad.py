@@ -15,7 +15,7 @@ from vkml.ir import TensorType
 from vkml.ir.lowering import CannotLower
 from vkml.ir.size import typical
 from vkml.kernels.moves import MANY, TOGETHER, WORKGROUP
-from vkml.kernels.views import View
+from vkml.kernels.views import View, collapse
 from vkml.kernels.writer import storage_type
 
 if TYPE_CHECKING:
@@ -41,26 +41,17 @@ class _Axis:
 
 
 def _merged(x: View, begins: Sequence[int], target: View) -> list[_Axis]:
-    """The axes, with neighbours that nothing is added to as one."""
+    """The axes, with neighbours that nothing is added to, and that lie as one would in both, as one."""
     found: list[_Axis] = []
     given = zip(x.shape, x.strides, begins, target.shape, target.strides, strict=True)
-    for each in itertools.starmap(_Axis, given):
-        if found and _are_one(found[-1], each):
-            size = found[-1].size * each.size
-            found[-1] = _Axis(size, each.stride, 0, size, each.target)
-        else:
-            found.append(each)
+    for is_padded, axes in itertools.groupby(itertools.starmap(_Axis, given), lambda axis: axis.is_padded):
+        some = list(axes)
+        if not is_padded:
+            strides = [axis.stride for axis in some], [axis.target for axis in some]
+            sizes, walks = collapse([axis.size for axis in some], strides)
+            some = [_Axis(size, step, 0, size, to) for size, step, to in zip(sizes, *walks, strict=True)]
+        found += some
     return found or [_Axis(1, 1, 0, 1, 1)]
-
-
-def _are_one(outer: _Axis, inner: _Axis) -> bool:
-    """Whether two axes that nothing is added to lie as one would, in both operands."""
-    return (
-        not outer.is_padded
-        and not inner.is_padded
-        and outer.stride == inner.stride * inner.size
-        and outer.target == inner.target * inner.size
-    )
 
 
 def pad(
