@@ -40,11 +40,16 @@ MAX_ROWS = 8
 MOST_FLOAT_BYTES = 1 << 28
 """unless there were too many."""
 THREADS = 256
+FEWEST_LANES = 8
 MOST_LANES = 64
 """That share a column."""
 MOST_OWN = 4
 """Columns of a thread."""
 WORD_BITS = 32
+MANTISSA = 23
+"""Bits of a float32's fraction, as many as its exponent lies above the last one,"""
+POWER = 0x4B000000
+"""and the bits of 2 to that power."""
 CHUNK = 256
 """Steps of k that a workgroup makes fragments of at a time;"""
 MOST_CHUNKS = 8
@@ -71,10 +76,9 @@ def block_product(
         on_units = _by_fragments(build, a, codes, scales, zeros, bits, block)
         return on_units or _by_floats(build, a, codes, scales, zeros, bits, block)
     together = MAX_ROWS if isinstance(rows, Size) else max(1, min(rows, MAX_ROWS))
-    words = -(-inner * bits // WORD_BITS)
-    lanes = 8
-    while lanes < MOST_LANES and 2 * lanes <= words:
-        lanes *= 2
+    words = _words_of_vector(build, codes, WORD_BITS // bits, block)
+    vectors = -(-inner * bits // (WORD_BITS * words))
+    lanes = _lanes(build, together, vectors, words * WORD_BITS // bits)
     count = min(THREADS, build.target.max_invocations) // lanes
     own = _columns_of_thread(build, together, columns, count)
     accumulator = compute_type(arithmetic_type(a.dtype))
@@ -83,9 +87,9 @@ def block_product(
     writer.constant(columns, "N")
     writer.constant(inner, "K")
     writer.constant(rows, "ROWS")
-    writer.word("words", words)
-    _write_matrix(writer, codes, scales, _zero_words(build, zeros, bits), bits, block, accumulator)
-    numbers = (("M", together), ("LANES", lanes), ("COLUMNS", count), ("OWN", own))
+    writer.word("vectors", vectors)
+    _write_matrix(writer, codes, scales, _zero_words(build, zeros, bits), bits, block, accumulator, words)
+    numbers = (("M", together), ("LANES", lanes), ("COLUMNS", count), ("OWN", own), ("WORDS", words))
     writer.text(
         "\n".join(
             [
@@ -141,21 +145,20 @@ def _by_fragments(
     exponents = build.prepared(scales, f"exponents of {names}", partial(_exponents, bits=bits), dtypes.INT32)
     _write_matrix(writer, codes, scaled, _zero_words(build, zeros, bits), bits, block, "float")
     numbers = [
-        "struct Bits { uint word; float bias; float scale; };",
+        "struct Bits { uint word; float zero; float scale; };",
         "Bits load_bits(int row, int k)",
         "{",
         "    Bits bits;",
         "    bits.word = load_word(row, k * BITS / 32);",
-        "    bits.bias = load_bias(row, k / BLOCK);",
+        "    bits.zero = load_zero(row, k / BLOCK);",
         "    bits.scale = load_scale(row, k / BLOCK);",
         "    return bits;",
         "}",
         "float4 numbers_of(Bits bits, int k)",
         "{",
         "    uint word = bits.word >> uint(k * BITS % 32);",
-        "    uint4 codes = (uint4(word) >> uint4(0, BITS, 2 * BITS, 3 * BITS)) & uint4((1u << BITS) - 1u);",
         "    float4 numbers;",
-        "    [ForceUnroll] for (int i = 0; i < 4; ++i) numbers[i] = number_of(codes[i], bits.bias);",
+        "    [ForceUnroll] for (int i = 0; i < 4; ++i) numbers[i] = number_of(word, i, bits.zero);",
         "    return numbers * float4(bits.scale);",
         "}",
     ]
@@ -285,6 +288,31 @@ def _by_floats(
     return build.matmul(build.reshape(a, (1, *a.shape)), right)
 
 
+def _words_of_vector(build: VulkanBuilder, codes: View, numbers: int, block: int) -> int:
+    """How many words, of so many numbers, of a column a thread reads at a time: whole blocks or parts of one."""
+    if build.target.processors == 1:
+        return 1  # software drivers take minutes to compile what is unrolled
+    start = codes.offset * codes.itemsize
+    return next(
+        words
+        for words in (4, 2, 1)
+        if start % (4 * words) == 0 == codes.shape[1] % (4 * words)
+        and 0 in (words * numbers % block, block % (words * numbers))
+    )
+
+
+def _lanes(build: VulkanBuilder, rows: int, vectors: int, numbers: int) -> int:
+    """How many threads share a column: as many as have a vector and find room for what of A they meet."""
+    lanes = FEWEST_LANES
+    while (
+        lanes < MOST_LANES
+        and 2 * lanes <= vectors
+        and 2 * lanes * rows * 16 * (numbers // 4 | 1) <= build.target.shared_bytes // 2
+    ):
+        lanes *= 2
+    return lanes
+
+
 def _columns_of_thread(build: VulkanBuilder, rows: int, columns: int, across: int) -> int:
     """How many columns share what a thread reads of A: as leave two workgroups for each processor."""
     if build.target.processors == 1:
@@ -336,16 +364,19 @@ def _write_matrix(
     bits: int,
     block: int,
     accumulator: str,
+    words: int = 1,
 ) -> None:
-    """Adds ``load_word``, ``load_scale``, ``load_bias`` and ``number_of`` with what they need.
+    """Adds ``load_word`` or, of vectors of several words, ``load_words``, ``load_scale``, ``load_zero`` and
+    ``number_of`` with what they need.
 
-    Bits become floats as the last ones of 2^23, from which that and the zero point are taken, exactly:
-    conversions run at an eighth of the speed of other instructions.
+    Bits become floats where they lie in their word, by the exponent of the power of two whose last bits they
+    then are: that and the zero point are taken from it, exactly. Conversions run at an eighth of the speed of
+    other instructions, and shifts are as many as these.
     """
     # Bytes as words: no device lacks those.
     step = codes.shape[1] // 4
-    words = replace(codes, dtype=dtypes.UINT32, shape=(codes.shape[0], step), strides=(step, 1))
-    word = f"{writer.read(words)}[{writer.offset(('n', 'at'), words.strides)}]"
+    view = replace(codes, dtype=dtypes.UINT32, shape=(codes.shape[0], step), strides=(step, 1))
+    pointer = writer.read(view, width=words)
     scale = load_expression(writer.read(scales), writer.offset(("n", "block"), scales.strides), scales.dtype)
     is_whole = zeros is None or zeros.dtype == dtypes.UINT32
     if zeros is None:
@@ -356,21 +387,38 @@ def _write_matrix(
         zero = f"({packed} >> uint(block % {lanes} * {bits})) & {(1 << bits) - 1}u"
     else:
         zero = load_expression(writer.read(zeros), writer.offset(("n", "block"), zeros.strides), zeros.dtype)
-    offset, number = "", "Accumulator(code)"
+    at = writer.offset(("n", "at"), (step // words, 1))
+    if words > 1:
+        load = f"vector<uint, {words}> load_words(int n, int at)"
+        load += f" {{ return loadAligned<{4 * words}>({pointer} + ({at})); }}"
+    else:
+        load = f"uint load_word(int n, int at) {{ return {pointer}[{at}]; }}"
+        load += "\nvector<uint, 1> load_words(int n, int at) { return vector<uint, 1>(load_word(n, at)); }"
     if accumulator == "float":
-        offset, number = "8388608.0 + ", "asfloat(code | 0x4b000000u)"
-        if not is_whole:
-            offset, number = "", f"({number} - 8388608.0)"
+        start = "asfloat(exponent)"
+        number = f"- ({start} + zero)" if is_whole else f"- {start} - zero"
+        body = (
+            f"int place = i % {MANTISSA // bits} * BITS;",
+            f"uint bits = word >> uint(i / {MANTISSA // bits} * {MANTISSA // bits * bits})"
+            " & ((1u << BITS) - 1u) << uint(place);",
+            f"uint exponent = {POWER:#x}u - (uint(place) << {MANTISSA}u);",
+            f"return asfloat(bits | exponent) {number};",
+        )
+    else:
+        body = ("return Accumulator(word >> uint(i * BITS) & ((1u << BITS) - 1u)) - zero;",)
     writer.text(
         "\n".join(
             [
                 f"typealias Accumulator = {accumulator};",
                 f"static const int BITS = {bits};",
                 f"static const int BLOCK = {block};",
-                f"uint load_word(int n, int at) {{ return {word}; }}",
+                load,
                 f"Accumulator load_scale(int n, int block) {{ return Accumulator({scale}); }}",
-                f"Accumulator load_bias(int n, int block) {{ return {offset}Accumulator({zero}); }}",
-                f"Accumulator number_of(uint code, Accumulator bias) {{ return {number} - bias; }}",
+                f"Accumulator load_zero(int n, int block) {{ return Accumulator({zero}); }}",
+                "Accumulator number_of(uint word, int i, Accumulator zero)",
+                "{",
+                *(f"    {line}" for line in body),
+                "}",
             ]
         )
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vkml.ir import TensorType, dtypes
-from vkml.ir.size import Size, is_multiple
+from vkml.ir.size import Size
 from vkml.ir.windows import Windows
 from vkml.kernels import halo_tiles, matrix_units
 from vkml.kernels.conv_units import (
@@ -198,18 +198,16 @@ def launch(
     writer.text(f"int image_start(int image) {{ return {start}; }}")
     writer.text(f"int image_place(int h, int w) {{ return {place}; }}")
     writer.text(_channels_of(writer, band))
-    width = windows.output[2]
-    has_rows_of_four = is_multiple(width, 4) and (tile.across > 0 or layout.pitch % 4 == 0)
     partials = None
     if splits > 1:
         partials = build.scratch(TensorType(dtypes.FLOAT32, (splits, 1, filters, product.n)))
         store = define_results(
-            writer, (splits, filters, product.n), [partials], None, has_fours=has_rows_of_four
+            writer, (splits, filters, product.n), [partials], None, has_fours=layout.has_fours
         )
         writer.constant(pixels, "PIXELS")
         call = f"{store}(split, n, image * PIXELS + pixel, x)"
     else:
-        store = define_results(writer, product.space, outputs, epilogue, has_fours=has_rows_of_four)
+        store = define_results(writer, product.space, outputs, epilogue, has_fours=layout.has_fours)
         call = f"{store}(image, n, pixel, x)"
     writer.text(f"void finish(int split, int image, int n, int pixel, Results x) {{ {call}; }}")
     emit(
