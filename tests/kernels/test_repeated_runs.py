@@ -133,7 +133,7 @@ def few_bits(rows_: int) -> Case:
         made = Model(700, rows=rows_)
         return made.bytes(made.product("x", random_weights(700, 90, has_zeros=True)))
 
-    return Case(model, lambda seed: {"x": normal(seed, rows_, 700)}, ("block_product: * 64 lanes, *",))
+    return Case(model, lambda seed: {"x": normal(seed, rows_, 700)}, ("block_product: * lanes, *",))
 
 
 def few_bits_on_units() -> Case:

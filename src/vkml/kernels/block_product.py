@@ -215,10 +215,11 @@ def _exponents(scales: Array, bits: int) -> Array:
 
 
 def _scaled(scales: Array, bits: int) -> Array:
-    """Scales times their columns' powers of two, which is exact: none of those that are not 0 becomes so."""
+    """Scales times their columns' powers of two, which is exact; those that fp16 is too short for become the
+    least that it has, lest numbers that are not 0 become so."""
     exponents = _exponents(scales, bits)[: len(scales), None]
     scaled = np.ldexp(scales.astype(np.float32), exponents)
-    least = np.copysign(np.finfo(np.float32).tiny, scales)
+    least = np.copysign(np.finfo(np.float16).smallest_subnormal, scales)
     return np.where((scales != 0) & (np.abs(scaled) < np.abs(least)), least, scaled).astype(np.float32)
 
 
