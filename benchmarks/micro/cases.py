@@ -185,12 +185,12 @@ def _few_bits(side: int) -> Iterator[Case]:
     side -= side % 32
     weights = np.random.default_rng(1).integers(-8, 8, (side, side), np.int8)
     for bits, dtype in ((4, dtypes.INT4), (8, dtypes.INT8)):
-        for rows in (1, 128):
+        for rows in (1, 16, 128):
             yield Case(
                 "weight-only",
                 f"{rows} × {side}², {bits} bits",
                 _dequantized(rows, weights.astype(dtype.storage)),
-                operations=2 * rows * side**2 if rows > 1 else 0,
+                operations=2 * rows * side**2 if rows > 16 else 0,
             )
 
 

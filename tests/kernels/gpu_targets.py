@@ -15,7 +15,9 @@ MMA = Layout(((0, 2), (0, 4), (1, 0), (2, 0), (4, 0)), ((0, 1), (8, 0)))
 OPERAND = Layout(MMA.lanes, ((0, 1), (8, 0), (0, 8)))
 FRAGMENTS = [Fragment(16, 8, 16, 32), Fragment(16, 16, 16, 32)]
 WIDE = Layout(MMA.lanes, ((0, 1), (8, 0), (0, 8)))
-LAYOUTS = {8: FragmentLayouts(OPERAND, MMA), 16: FragmentLayouts(OPERAND, WIDE)}
+RIGHT = Layout(((2, 0), (4, 0), (0, 1), (0, 2), (0, 4)), ((1, 0), (8, 0)))
+"""Right operands of 16 × 8: lanes in fours share a column."""
+LAYOUTS = {8: FragmentLayouts(OPERAND, MMA, RIGHT), 16: FragmentLayouts(OPERAND, WIDE)}
 GPU = Target(
     frozenset(MATRIX_UNIT_NEEDS),
     shared_bytes=49152,

@@ -16,7 +16,8 @@ from tests.quantized.few_bits import FewBits, Model, packed, random_weights
 from vkml import vulkan
 from vkml.engine.devices import target_of
 from vkml.ir import Constant, TensorType, dtypes
-from vkml.kernels import matrix_tiles, matrix_units
+from vkml.kernels import block_product, matrix_tiles, matrix_units
+from vkml.kernels.packed_codes import why_no_codes
 from vkml.kernels.views import Buffer, BufferKind, View, contiguous
 from vkml.lowering.kept import forget_lowerings
 from vkml.lowering.target import Target
@@ -62,9 +63,18 @@ def run(weights: FewBits, x: np.ndarray, device: str) -> tuple[np.ndarray, list[
         return found, [step.kernel for step in session.report().steps]
 
 
+@pytest.mark.parametrize("has_codes", [False, True], ids=["halves", "codes"])
 @pytest.mark.parametrize(("splits", "has_pass"), [(1, True), (2, False)])
-def test_fragments_of_few_bits(lavapipe: str, units: Target, splits: int, has_pass: bool) -> None:
+def test_fragments_of_few_bits(
+    lavapipe: str,
+    units: Target,
+    monkeypatch: pytest.MonkeyPatch,
+    splits: int,
+    has_pass: bool,
+    has_codes: bool,
+) -> None:
     """As exact as TF32, whatever numbers come to; rows of very different magnitudes too."""
+    monkeypatch.setattr(block_product, "MOST_CODED", 128 if has_codes else 0)
     fragment = units.fragment
     assert fragment is not None
     tile = matrix_tiles.Tile(2 * fragment.m, 2 * fragment.n, 2, 1, 32, 1, 1.0, 1.0)
@@ -74,6 +84,9 @@ def test_fragments_of_few_bits(lavapipe: str, units: Target, splits: int, has_pa
         (210, 4, 16, 33, True),
         (70, 2, 32, 40, True),
         (35, 8, 16, 24, False),
+        (96, 8, 32, 40, True),
+        (64, 2, 64, 33, False),
+        (160, 4, 16, 90, True),
     ):
         forget_lowerings()
         weights = random_weights(inner, columns, bits=bits, block=block, has_zeros=has_zeros)
@@ -89,14 +102,15 @@ def test_fragments_of_few_bits(lavapipe: str, units: Target, splits: int, has_pa
         bound = np.abs(x).astype(np.float64) @ np.abs(weights.matrix) * 2.0**-10
         assert (np.abs(found - expected) <= bound).all()
         assert np.linalg.norm(found[:1] - expected[:1]) < 1e-3 * np.linalg.norm(expected[:1])
-        assert kernels[0] == "unpack_fragments" and ("split_rows" in kernels) == has_pass
+        is_unpacked = not has_codes or inner % tile.step_k != 0 or bool(why_no_codes(units, bits, block))
+        assert ("unpack_fragments" in kernels) == is_unpacked and ("split_rows" in kernels) == has_pass
     x[5, 3], x[6, 0] = np.inf, np.nan
     found, _ = run(weights, x, lavapipe)
     with np.errstate(invalid="ignore"):
-        expected = x @ weights.matrix.astype(np.float32)
+        special = x @ weights.matrix.astype(np.float32)
     assert np.isnan(found[6]).all()
     # Infinities by the sign of the number, NaN where it is 0.
-    np.testing.assert_array_equal(found[5], expected[5])
+    np.testing.assert_array_equal(found[5], special[5])
 
 
 def kernels_of(target: Target, weights: FewBits, rows: int = 128) -> list[str]:
@@ -119,8 +133,13 @@ def kernels_of(target: Target, weights: FewBits, rows: int = 128) -> list[str]:
 def test_which_weights_become_fragments() -> None:
     """Those of whose bounds one scale a column suits; at precision high."""
     weights = random_weights(2048, 2048)
-    assert kernels_of(GPU, weights)[0] == "unpack_fragments"
-    assert kernels_of(GPU, weights, rows=8) == ["block_product"]
+    assert kernels_of(GPU, weights, rows=2048)[0] == "unpack_fragments"
+    assert kernels_of(GPU, weights) == ["split_rows", "matmul"]
+    unknown = replace(GPU, fragment_layouts=lambda fragment: None)
+    assert kernels_of(unknown, weights)[0] == "unpack_fragments"
+    assert kernels_of(GPU, weights, rows=4) == ["block_product"]
+    assert kernels_of(replace(GPU, strict_fp32=True), weights, rows=8) == ["block_product"]
+    assert kernels_of(unknown, weights, rows=8) == ["block_product"]
     assert kernels_of(replace(GPU, strict_fp32=True), weights)[0] == "unpack_blocks"
     # A step of k that is multiplied by zeros alone; a scale of 0; one that is no number; too different ones.
     codes = weights.codes.copy()

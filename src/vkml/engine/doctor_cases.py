@@ -175,6 +175,12 @@ def _all() -> Iterator[Case]:
     yield case(
         "matmul", "rows by weights of 4 bits, precision high", dequantized_in_blocks(70, 512, 512), *high
     )
+    yield case(
+        "matmul",
+        "many rows by weights of 4 bits, precision high",
+        dequantized_in_blocks(300, 512, 512),
+        *high,
+    )
     yield case("matmul", "two of the same rows, precision high", same_rows, *high)
     yield case("matmul", "two operands, precision high", simple("MatMul", (380, 510), (510, 770)), *high)
     for words, k, n in (("", 510, 770), (" in whole words", 512, 768)):

@@ -56,7 +56,7 @@ def fragment_layouts(
     key = info.uuid, fragment
     if key not in _layouts:
         push_bytes = info.limits.push_constant_bytes
-        count = fragment.m * (fragment.k + fragment.n)
+        count = fragment.m * (fragment.k + fragment.n) + fragment.k * fragment.n
         found = _answered(
             info, opened, "layouts", fragment, count, lambda view: ask_layouts(view, fragment, push_bytes)
         )

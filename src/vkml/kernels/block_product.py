@@ -13,20 +13,27 @@ from vkml.ir import TensorType, dtypes
 from vkml.ir.lowering import CannotLower
 from vkml.ir.packing import unpacked
 from vkml.ir.scalar import arithmetic_type
-from vkml.ir.size import Size
+from vkml.ir.size import Size, typical
 from vkml.ir.wording import counted
 from vkml.kernels.gemm import aligned, load_vector, matrix_product
-from vkml.kernels.matrix_units import Weights, choose, launch_with, leaves_room, why_no_units, why_not_chosen
-from vkml.kernels.packed_weights import (
-    COLUMN_PADDING,
-    K_PADDING,
-    LARGEST_RANGE,
-    SPARE_POWERS,
-    UNIT_NEEDS,
-    WIDEST_TILE,
-    Fragment,
-    padded,
+from vkml.kernels.matrix_tiles import Tile
+from vkml.kernels.matrix_units import (
+    Codes,
+    Weights,
+    choose,
+    launch_with,
+    leaves_room,
+    why_no_units,
+    why_not_chosen,
 )
+from vkml.kernels.packed_codes import (
+    WORD_BITS,
+    fragment_bytes,
+    number_of,
+    why_no_codes,
+    write_fragments,
+)
+from vkml.kernels.packed_weights import COLUMN_PADDING, LARGEST_RANGE, SPARE_POWERS, Fragment, padded
 from vkml.kernels.pointwise import emit_store, emit_vector_store
 from vkml.kernels.views import View
 from vkml.kernels.writer import KernelWriter, compute_type, load_expression, multiply_add, template
@@ -35,6 +42,8 @@ if TYPE_CHECKING:
     from vkml.lowering.vulkan_builder import VulkanBuilder
 
 Array = np.ndarray[Any, Any]
+MOST_DIRECT = 4
+"""Rows up to which matrix units gain nothing, where codes in the order of fragments are for them."""
 MAX_ROWS = 8
 """Of a workgroup. Products of more rows read the matrix more than once: then it had better be floats,"""
 MOST_FLOAT_BYTES = 1 << 28
@@ -45,17 +54,10 @@ MOST_LANES = 64
 """That share a column."""
 MOST_OWN = 4
 """Columns of a thread."""
-WORD_BITS = 32
-MANTISSA = 23
-"""Bits of a float32's fraction, as many as its exponent lies above the last one,"""
-POWER = 0x4B000000
-"""and the bits of 2 to that power."""
-CHUNK = 256
-"""Steps of k that a workgroup makes fragments of at a time;"""
-MOST_CHUNKS = 8
-"""several of them where"""
-GROUPS = 1024
-"""workgroups have one each."""
+MOST_CODED = 128
+"""Rows of products that make numbers of codes where they multiply, once for each tile of rows: of 8192² with
+4 bits, 16 rows take 39 µs so and 102 with halves that a launch makes, 128 rows 95 and 130, 512 rows 302 and
+238 (H200)."""
 SEEN = 256
 """Columns whose numbers are looked at, of each step of k."""
 
@@ -72,9 +74,12 @@ def block_product(
     rows = a.shape[0]
     columns, inner = scales.shape[0], a.shape[1]
     is_large = a.itemsize * columns * inner > MOST_FLOAT_BYTES
-    if (isinstance(rows, Size) or rows > MAX_ROWS) and not is_large:
-        on_units = _by_fragments(build, a, codes, scales, zeros, bits, block)
-        return on_units or _by_floats(build, a, codes, scales, zeros, bits, block)
+    are_many = isinstance(rows, Size) or rows > MAX_ROWS
+    if are_many or rows > MOST_DIRECT:
+        is_apart = is_large or not are_many
+        on_units = _by_fragments(build, a, codes, scales, zeros, bits, block, takes_halves=not is_apart)
+        if on_units or not is_apart:
+            return on_units or _by_floats(build, a, codes, scales, zeros, bits, block)
     together = MAX_ROWS if isinstance(rows, Size) else max(1, min(rows, MAX_ROWS))
     words = _words_of_vector(build, codes, WORD_BITS // bits, block)
     vectors = -(-inner * bits // (WORD_BITS * words))
@@ -117,10 +122,18 @@ def block_product(
 
 
 def _by_fragments(
-    build: VulkanBuilder, a: View, codes: View, scales: View, zeros: View | None, bits: int, block: int
+    build: VulkanBuilder,
+    a: View,
+    codes: View,
+    scales: View,
+    zeros: View | None,
+    bits: int,
+    block: int,
+    *,
+    takes_halves: bool,
 ) -> list[View]:
-    """The product on matrix units with fragments that are made for it, scaled by powers of two a column as
-    constant weights are; no results where it is none for them."""
+    """The product on matrix units, by codes in the order of fragments or halves that are made for it, scaled by
+    powers of two a column as constant weights are; no results where it is none for them."""
     (columns, _), inner = scales.shape, a.shape[1]
     target, rows = build.target, replace(a, shape=(1, *a.shape), strides=(0, *a.strides))
     fragment = target.fragment
@@ -135,14 +148,25 @@ def _by_fragments(
     if least is None:
         return []
     has_passes = a.buffer.products > 1 or not leaves_room(least)
-    choice = choose(target, fragment, product, passes=(True,) if has_passes else ())
+    passes = (True,) if has_passes else ()
+    choice = choose(target, fragment, product, passes=passes)
     if why_not_chosen(target, product, choice):
         return []
     assert choice is not None
-    writer = build.writer()
     names = f"{bits} bits"
-    scaled = build.prepared(scales, f"scaled for {names}", partial(_scaled, bits=bits))
     exponents = build.prepared(scales, f"exponents of {names}", partial(_exponents, bits=bits), dtypes.INT32)
+    has_few_rows = not takes_halves or typical(product.m) <= MOST_CODED
+    if has_few_rows and not why_no_codes(target, bits, block):
+        as_codes = choose(target, fragment, product, partial(_takes_codes, inner=inner), passes)
+        if as_codes is not None:
+            codes_ = _codes(build, codes, scales, zeros, bits, block, inner)
+            packed = build.packed_codes(codes, inner, bits, fragment)
+            weights = Weights(exponents, packed, None if as_codes.has_pass else least, codes_)
+            return launch_with(build, product, rows, weights, as_codes)
+    if not takes_halves:
+        return []
+    writer = build.writer()
+    scaled = build.prepared(scales, f"scaled for {names}", partial(_scaled, bits=bits))
     _write_matrix(writer, codes, scaled, _zero_words(build, zeros, bits), bits, block, "float")
     numbers = [
         "struct Bits { uint word; float zero; float scale; };",
@@ -168,40 +192,44 @@ def _by_fragments(
     return launch_with(build, product, rows, weights, choice)
 
 
+def _takes_codes(tile: Tile, inner: int) -> bool:
+    """Whether a tile's subgroups have whole groups of packed columns, and its steps are whole."""
+    return tile.sub_n % COLUMN_PADDING == 0 and inner % tile.step_k == 0
+
+
+def _codes(
+    build: VulkanBuilder, codes: View, scales: View, zeros: View | None, bits: int, block: int, inner: int
+) -> Codes:
+    fragment = build.target.fragment
+    assert fragment is not None
+    layouts = build.target.fragment_layouts(fragment)
+    assert layouts is not None and layouts.b is not None
+    scaled = build.prepared(
+        scales, f"scaled for {bits} bits, by blocks", partial(_scaled_by_blocks, bits=bits)
+    )
+    if zeros is not None:
+        change = partial(_zeros_by_blocks, bits=bits, blocks=-(-inner // block))
+        zeros = build.prepared(zeros, f"of {bits} bits, by blocks", change, dtypes.FLOAT32)
+    return Codes(bits, block, scaled, zeros, layouts.b)
+
+
+def _scaled_by_blocks(scales: Array, bits: int) -> Array:
+    return np.ascontiguousarray(_scaled(scales, bits).T)
+
+
+def _zeros_by_blocks(zeros: Array, bits: int, blocks: int) -> Array:
+    return np.ascontiguousarray(unpacked(zeros, bits, blocks).T, np.float32)
+
+
 def _emit_fragments(
     build: VulkanBuilder, writer: KernelWriter, k: int, columns: int, fragment: Fragment
 ) -> View:
-    """Emits the launch that makes fragments of what the kernel's ``numbers_of`` gives.
-
-    Returns:
-        The fragments, and room behind them that kernels may read.
-    """
-    rows, steps = padded(columns, COLUMN_PADDING), padded(k, K_PADDING)
-    words = rows * steps // 2 + K_PADDING * (rows + WIDEST_TILE) // 2
-    packed = build.scratch(TensorType(dtypes.UINT32, (words,)))
-    groups, chunks = rows // COLUMN_PADDING, -(-steps // CHUNK)
-    share = max(1, min(MOST_CHUNKS, groups * chunks // GROUPS)) * CHUNK
-    for name, value in (("ROWS", columns), ("K", k), ("K_PADDED", steps), ("SHARE", share)):
-        writer.constant(value, name)
-    numbers = (
-        ("FRAGMENT_N", fragment.n),
-        ("FRAGMENT_K", fragment.k),
-        ("LANES", fragment.lanes),
-        ("CHUNK", CHUNK),
-    )
-    writer.need(*UNIT_NEEDS[fragment.element])
-    writer.text(
-        "\n".join(
-            [
-                *(f"static const int {name} = {value};" for name, value in numbers),
-                f"typealias Element = {fragment.slang_element};",
-                f"#define PACKED {writer.write(packed, width=4)}",
-                template("block_fragments"),
-            ]
-        )
-    )
-    grid = groups, -(-steps // share), 1
-    build.emit(writer.finish("unpack_fragments", grid, subgroup_size=fragment.lanes))
+    """Emits the launch that makes halves in the order of fragments, of what ``numbers_of`` gives, and room
+    behind them that kernels may read."""
+    halves = fragment_bytes(k, columns, 16)
+    packed = build.scratch(TensorType(dtypes.UINT32, (halves // 4,)))
+    pointer = writer.write(packed, width=4)
+    build.emit(write_fragments(writer, k, columns, fragment, pointer, "unpack_fragments"))
     return packed
 
 
@@ -290,7 +318,7 @@ def _by_floats(
 
 
 def _words_of_vector(build: VulkanBuilder, codes: View, numbers: int, block: int) -> int:
-    """How many words, of so many numbers, of a column a thread reads at a time: whole blocks or parts of one."""
+    """Words, of so many numbers, of a column that a thread reads at a time: whole blocks or parts of one."""
     if build.target.processors == 1:
         return 1  # software drivers take minutes to compile what is unrolled
     start = codes.offset * codes.itemsize
@@ -368,12 +396,7 @@ def _write_matrix(
     words: int = 1,
 ) -> None:
     """Adds ``load_word`` or, of vectors of several words, ``load_words``, ``load_scale``, ``load_zero`` and
-    ``number_of`` with what they need.
-
-    Bits become floats where they lie in their word, by the exponent of the power of two whose last bits they
-    then are: that and the zero point are taken from it, exactly. Conversions run at an eighth of the speed of
-    other instructions, and shifts are as many as these.
-    """
+    ``number_of`` with what they need."""
     # Bytes as words: no device lacks those.
     step = codes.shape[1] // 4
     view = replace(codes, dtype=dtypes.UINT32, shape=(codes.shape[0], step), strides=(step, 1))
@@ -395,18 +418,6 @@ def _write_matrix(
     else:
         load = f"uint load_word(int n, int at) {{ return {pointer}[{at}]; }}"
         load += "\nvector<uint, 1> load_words(int n, int at) { return vector<uint, 1>(load_word(n, at)); }"
-    if accumulator == "float":
-        start = "asfloat(exponent)"
-        number = f"- ({start} + zero)" if is_whole else f"- {start} - zero"
-        body = (
-            f"int place = i % {MANTISSA // bits} * BITS;",
-            f"uint bits = word >> uint(i / {MANTISSA // bits} * {MANTISSA // bits * bits})"
-            " & ((1u << BITS) - 1u) << uint(place);",
-            f"uint exponent = {POWER:#x}u - (uint(place) << {MANTISSA}u);",
-            f"return asfloat(bits | exponent) {number};",
-        )
-    else:
-        body = ("return Accumulator(word >> uint(i * BITS) & ((1u << BITS) - 1u)) - zero;",)
     writer.text(
         "\n".join(
             [
@@ -416,10 +427,7 @@ def _write_matrix(
                 load,
                 f"Accumulator load_scale(int n, int block) {{ return Accumulator({scale}); }}",
                 f"Accumulator load_zero(int n, int block) {{ return Accumulator({zero}); }}",
-                "Accumulator number_of(uint word, int i, Accumulator zero)",
-                "{",
-                *(f"    {line}" for line in body),
-                "}",
+                *number_of(accumulator, is_whole=is_whole),
             ]
         )
     )

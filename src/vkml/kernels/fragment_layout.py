@@ -42,10 +42,11 @@ class Layout:
 
 @dataclass(frozen=True)
 class FragmentLayouts:
-    """Of a product's left operand and of its sums."""
+    """Of a product's left operand, of its sums and, where that is a formula of bits, of its right operand."""
 
     a: Layout
     sums: Layout
+    b: Layout | None = None
 
     def moves(self, columns: int) -> tuple[Place, ...] | None:
         """Where each bit of an element of A lies in sums, or None where another lane has it.
@@ -100,11 +101,13 @@ def layouts_of(found: npt.NDArray[np.int32], fragment: Fragment) -> FragmentLayo
     operands = fragment.m * fragment.k
     a = layout(found[:operands], fragment.k)
     sums = layout(found[operands : operands + fragment.m * fragment.n], fragment.n)
-    return FragmentLayouts(a, sums) if a is not None and sums is not None else None
+    b = layout(found[operands + fragment.m * fragment.n :], fragment.n)
+    return FragmentLayouts(a, sums, b) if a is not None and sums is not None else None
 
 
 def ask_layouts(result: View, fragment: Fragment, push_bytes: int) -> Dispatch:
-    """The launch that writes which element of the left operand, then of the sums, each lane holds as int32.
+    """The launch that writes which elements of the left operand, of the sums and of the right operand each
+    lane holds, as int32.
 
     A lane that holds more elements than its share leaves some out, and a device whose lanes do has none of
     the layouts that `layouts_of` finds.

@@ -11,6 +11,7 @@ from vkml.ir import dtypes
 from vkml.ir.size import Size, is_multiple, typical
 from vkml.kernels import range_sums
 from vkml.kernels.epilogue import Epilogue
+from vkml.kernels.fragment_layout import Layout
 from vkml.kernels.gemm import Product, estimate_ordinary
 from vkml.kernels.matrix_tiles import (
     LEAST_FRAGMENT,
@@ -25,6 +26,7 @@ from vkml.kernels.matrix_tiles import (
     guesses,
     ranges,
 )
+from vkml.kernels.packed_codes import define_columns, number_of
 from vkml.kernels.packed_weights import (
     COLUMN_PADDING,
     LARGEST_POWER,
@@ -133,6 +135,40 @@ def why_not_chosen(
 
 
 @dataclass(frozen=True)
+class Codes:
+    """What makes numbers of codes of few bits in the order of fragments, which are words then."""
+
+    bits: int
+    block: int
+    """Of k, whose numbers have a scale and a zero point in common,"""
+    scales: View
+    """(blocks, n) of float32, times the columns' powers of two,"""
+    zeros: View | None
+    """(blocks, n) of float32; None: 2^(bits - 1)."""
+    layout: Layout
+    """Of fragments."""
+
+    def define(self, writer: KernelWriter) -> None:
+        """Adds what few_bit_weights.slang wants."""
+        scale = f"{writer.read(self.scales)}[block * N + n]"
+        zero = str(1 << self.bits - 1)
+        if self.zeros is not None:
+            zero = f"{writer.read(self.zeros)}[block * N + n]"
+        writer.text(
+            "\n".join(
+                [
+                    f"static const int BITS = {self.bits};",
+                    f"static const int BLOCK = {self.block};",
+                    f"float load_scale(int n, int block) {{ return {scale}; }}",
+                    f"float load_zero(int n, int block) {{ return {zero}; }}",
+                    *number_of("float", is_whole=True),
+                    define_columns(self.layout),
+                ]
+            )
+        )
+
+
+@dataclass(frozen=True)
 class Weights:
     """Those of a product (k, n) in the order of fragments, with columns scaled."""
 
@@ -141,6 +177,8 @@ class Weights:
     fragments: View
     least: int | None
     """See `packed_weights.least_power`; None: scales of rows are found by a pass."""
+    codes: Codes | None = None
+    """Where the fragments are not of halves."""
 
 
 def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Choice) -> list[View]:
@@ -167,8 +205,9 @@ def launch_with(
     rows = build.split_rows(a, 1) if choice.has_pass else None
     epilogue, outputs = build.take_epilogue(product.result)
     writer = build.writer()
+    codes = weights.codes
     pointers = {
-        "B_POINTER": writer.read(weights.fragments, width=4),
+        "B_POINTER": writer.read(weights.fragments, width=4 if codes is None else 1),
         "COLUMN_EXPONENTS": writer.read(weights.exponents, width=4, reinterpreted_as="int"),
     }
     if rows is not None:
@@ -188,12 +227,14 @@ def launch_with(
         "scales",
         *files,
         "matrix_units_results",
-        "unit_weights",
+        "unit_weights" if codes is None else "few_bit_weights",
         "tile_bands",
         "matrix_units",
         "shared_results",
     )
     define(writer, fragment, choice, (product.m, product.n, product.k), pointers)
+    if codes is not None:
+        codes.define(writer)
     expected = f"{choice.time:.0f} µs expected, else {estimate_ordinary(build.target, product):.0f}"
     how = f"fp16 scaled by rows and columns, fp32 sums; {expected}"
     emit_product(

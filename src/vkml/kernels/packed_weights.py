@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import weakref
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -96,7 +96,48 @@ class Fragment:
         return {"float16": "half", "bfloat16": "BFloat16"}[self.element]
 
 
-class PackedWeights(Constant):
+class PackedConstant(Constant):
+    """A constant that the device makes of another one, by a launch, as it is uploaded: 32-bit words."""
+
+    def __init__(
+        self,
+        original: Constant,
+        seen: View,
+        words: int,
+        name: str,
+        make: Callable[[View, View], Dispatch],
+    ) -> None:
+        """Args:
+        original: what it is made of.
+        seen: of the original, as the launch sees it.
+        words: how many there will be.
+        name: of what is made.
+        make: the launch, by what it reads and what it writes.
+        """
+        put = object.__setattr__  # the base class is frozen
+        put(self, "dtype", dtypes.UINT32)
+        put(self, "shape", (words,))
+        # A copy of the description: tables that have this one by its original keep no original alive.
+        put(self, "original", copy.copy(original))
+        put(self, "source", Buffer(BufferKind.CONSTANT, original.type.bytes, "original weights"))
+        target = Buffer(BufferKind.ACTIVATION, 4 * words, name)
+        put(self, "target", target)
+        view = contiguous(target, TensorType(dtypes.UINT32, (words,)))
+        put(self, "dispatch", make(replace(seen, buffer=self.source), view))
+
+    original: Constant
+    source: Buffer
+    """Where the original lies while it is packed."""
+    target: Buffer
+    """Where the words go."""
+    dispatch: Dispatch
+
+    @property
+    def array(self) -> np.ndarray[Any, Any]:
+        raise EngineError("packed weights are made on the device: they have no array on the host")
+
+
+class PackedWeights(PackedConstant):
     """Weights in the order of the matrix unit's fragments: float32's in fp16, each column scaled by a power
     of two; float16's and bfloat16's as they are.
 
@@ -115,29 +156,11 @@ class PackedWeights(Constant):
         push_bytes: of push constants that the device has.
         pieces: see `emit_packing`.
         """
-        words = _words(weights, pieces)
-        put = object.__setattr__  # the base class is frozen
-        put(self, "dtype", dtypes.UINT32)
-        put(self, "shape", (words,))
-        # A copy of the description: tables that have this one by its original keep no original alive.
-        put(self, "original", copy.copy(original))
-        put(self, "source", Buffer(BufferKind.CONSTANT, original.type.bytes, "original weights"))
-        target = Buffer(BufferKind.ACTIVATION, 4 * words, "packed weights")
-        put(self, "target", target)
-        view = contiguous(target, TensorType(dtypes.UINT32, (words,)))
-        seen = replace(weights, buffer=self.source)
-        put(self, "dispatch", _packing(seen, view, fragment, push_bytes, pieces=pieces))
 
-    original: Constant
-    source: Buffer
-    """Where the original lies while it is packed."""
-    target: Buffer
-    """Where the words go."""
-    dispatch: Dispatch
+        def dispatch(seen: View, target: View) -> Dispatch:
+            return _packing(seen, target, fragment, push_bytes, pieces=pieces)
 
-    @property
-    def array(self) -> np.ndarray[Any, Any]:
-        raise EngineError("packed weights are made on the device: they have no array on the host")
+        super().__init__(original, weights, _words(weights, pieces), "packed weights", dispatch)
 
 
 def _words(weights: View, pieces: int = 0) -> int:

@@ -16,7 +16,8 @@ from vkml.ir.size import Size, is_deciding
 from vkml.ir.windows import Windows
 from vkml.kernels.candidates import Candidate, described
 from vkml.kernels.links import Link
-from vkml.kernels.packed_weights import Fragment, PackedWeights
+from vkml.kernels.packed_codes import PackedCodes
+from vkml.kernels.packed_weights import Fragment, PackedConstant, PackedWeights
 from vkml.kernels.spec import Dispatch, KernelSpec
 from vkml.kernels.views import Buffer, BufferKind, View
 from vkml.kernels.writer import KernelWriter, storage_type
@@ -97,16 +98,42 @@ class VulkanBuilder(PassBuilder):
 
         Arguments are those of `PackedWeights`.
         """
-        constant = weights.buffer.constant
-        assert constant is not None
         key = f"packed {weights.shape} {weights.strides} {weights.offset} {fragment} {pieces}"
+        push_bytes = self.target.push_bytes
+        return self._packed(
+            weights,
+            key,
+            lambda constant: PackedWeights(constant, weights, fragment, push_bytes, pieces),
+            lambda build, seen: build.packed_weights(seen, fragment, pieces),
+        )
+
+    def packed_codes(self, codes: View, inner: int, bits: int, fragment: Fragment) -> View:
+        """A constant's numbers of few bits as matrix units want them, packed once for all plans.
+
+        Arguments are those of `PackedCodes`.
+        """
+        push_bytes = self.target.push_bytes
+        return self._packed(
+            codes,
+            f"codes of {bits} bits, {inner} a column, {fragment}",
+            lambda constant: PackedCodes(constant, codes, inner, bits, fragment, push_bytes),
+            lambda build, seen: build.packed_codes(seen, inner, bits, fragment),
+        )
+
+    def _packed(
+        self,
+        view: View,
+        key: str,
+        make: Callable[[Constant], PackedConstant],
+        again: Callable[[VulkanBuilder, View], View],
+    ) -> View:
+        constant = view.buffer.constant
+        assert constant is not None
         forms = prepared_forms(constant)
         packed = forms.get(key)
         if packed is None:
-            packed = forms[key] = PackedWeights(constant, weights, fragment, self.target.push_bytes, pieces)
-        return self._derived(
-            weights, packed, lambda build, seen: build.packed_weights(seen, fragment, pieces)
-        )
+            packed = forms[key] = make(constant)
+        return self._derived(view, packed, again)
 
     def counters(self, count: int) -> View:
         """Numbers of 32 bits for one launch alone: 0 when it begins, and to be 0 when it ends."""
