@@ -16,7 +16,7 @@ from tests.quantized.few_bits import FewBits, Model, packed, random_weights
 from vkml import vulkan
 from vkml.engine.devices import target_of
 from vkml.ir import Constant, TensorType, dtypes
-from vkml.kernels import block_product, matrix_tiles, matrix_units
+from vkml.kernels import block_product, half_weights, matrix_tiles, matrix_units
 from vkml.kernels.packed_codes import why_no_codes
 from vkml.kernels.views import Buffer, BufferKind, View, contiguous
 from vkml.lowering.kept import forget_lowerings
@@ -50,13 +50,13 @@ def test_threads_share_columns(
 def units(lavapipe: str) -> Iterator[Target]:
     """A device with matrix units."""
     yield target_of(vulkan.find_device(lavapipe, True), "high")
-    matrix_units.forced = None
+    matrix_units.forced = half_weights.forced = None
     forget_lowerings()
 
 
 def run(weights: FewBits, x: np.ndarray, device: str) -> tuple[np.ndarray, list[str]]:
     """The product with rows at precision high, and the kernels that made it."""
-    model = Model(x.shape[1], rows=len(x))
+    model = Model(x.shape[1], x.dtype, rows=len(x))
     data = model.bytes(model.product("x", weights))
     with vkml.InferenceSession(data, devices=device, precision="high") as session:
         [found] = session.run(None, {"x": x})
@@ -111,6 +111,39 @@ def test_fragments_of_few_bits(
     assert np.isnan(found[6]).all()
     # Infinities by the sign of the number, NaN where it is 0.
     np.testing.assert_array_equal(found[5], special[5])
+
+
+@pytest.mark.parametrize("splits", [1, 2])
+def test_codes_by_rows_of_halves(lavapipe: str, units: Target, splits: int) -> None:
+    """Numbers are rounded to float16, products are exact and sums those of float32."""
+    fragment = units.fragment
+    assert fragment is not None
+    half_weights.forced = (
+        matrix_tiles.Tile(2 * fragment.m, 2 * fragment.n, 2, 1, 32, 1, 1.0, 1.0),
+        splits,
+    )
+    for inner, bits, block, columns, has_zeros in (
+        (256, 4, 32, 70, False),
+        (96, 8, 32, 40, True),
+        (160, 4, 16, 90, True),
+        (192, 4, 64, 33, False),
+    ):
+        forget_lowerings()
+        weights = random_weights(
+            inner, columns, bits=bits, block=block, has_zeros=has_zeros, dtype=np.float16
+        )
+        x = np.random.default_rng(bits).standard_normal((37, inner)).astype(np.float16)
+        found, kernels = run(weights, x, lavapipe)
+        assert kernels[0] == "matmul"
+        rounded = weights.matrix.astype(np.float16).astype(np.float64)
+        expected = x.astype(np.float64) @ rounded
+        np.testing.assert_allclose(found, expected, rtol=2**-10, atol=2**-12)
+    x[5, 3], x[6, 0] = np.inf, np.nan
+    found, _ = run(weights, x, lavapipe)
+    with np.errstate(invalid="ignore"):
+        special = x.astype(np.float32) @ rounded.astype(np.float32)
+    assert np.isnan(found[6]).all()
+    np.testing.assert_array_equal(found[5], special[5].astype(np.float16))
 
 
 def kernels_of(target: Target, weights: FewBits, rows: int = 128) -> list[str]:

@@ -15,7 +15,8 @@ from vkml.ir.packing import unpacked
 from vkml.ir.scalar import arithmetic_type
 from vkml.ir.size import Size, typical
 from vkml.ir.wording import counted
-from vkml.kernels.gemm import aligned, load_vector, matrix_product
+from vkml.kernels import half_weights, matrix_units
+from vkml.kernels.gemm import Product, aligned, estimate_ordinary, load_vector, matrix_product
 from vkml.kernels.matrix_tiles import Tile
 from vkml.kernels.matrix_units import (
     Codes,
@@ -132,18 +133,25 @@ def _by_fragments(
     *,
     takes_halves: bool,
 ) -> list[View]:
-    """The product on matrix units, by codes in the order of fragments or halves that are made for it, scaled by
-    powers of two a column as constant weights are; no results where it is none for them."""
+    """The product on matrix units, of codes in the order of fragments or halves that are made for it, scaled
+    by powers of two a column as constant weights are; no results where it is none for them."""
     (columns, _), inner = scales.shape, a.shape[1]
     target, rows = build.target, replace(a, shape=(1, *a.shape), strides=(0, *a.strides))
     fragment = target.fragment
     is_packed = zeros is None or zeros.dtype == dtypes.UINT8
-    if fragment is None or why_no_units(target) or a.dtype != dtypes.FLOAT32 or not is_packed:
+    is_forced = any(module.forced is not None for module in (matrix_units, half_weights))
+    if fragment is None or why_no_units(target, is_forced=is_forced) or not is_packed:
         return []
     if a.strides[1] != 1 or a.is_reversed:
         return []
-    right = View(codes.buffer, dtypes.FLOAT32, (1, inner, columns), (0, 1, inner), 0)
+    right = View(codes.buffer, a.dtype, (1, inner, columns), (0, 1, inner), 0)
     product = matrix_product(rows, right, build.result())
+    has_few_rows = not takes_halves or typical(product.m) <= MOST_CODED
+    has_codes = has_few_rows and not why_no_codes(target, bits, block)
+    if a.dtype == dtypes.FLOAT16 and has_codes:
+        return _by_codes_of_halves(build, product, rows, right, codes, scales, zeros, bits, block)
+    if a.dtype != dtypes.FLOAT32:
+        return []
     least = _least_power(build, codes, scales, zeros, bits, block, inner)
     if least is None:
         return []
@@ -155,11 +163,10 @@ def _by_fragments(
     assert choice is not None
     names = f"{bits} bits"
     exponents = build.prepared(scales, f"exponents of {names}", partial(_exponents, bits=bits), dtypes.INT32)
-    has_few_rows = not takes_halves or typical(product.m) <= MOST_CODED
-    if has_few_rows and not why_no_codes(target, bits, block):
+    if has_codes:
         as_codes = choose(target, fragment, product, partial(_takes_codes, inner=inner), passes)
         if as_codes is not None:
-            codes_ = _codes(build, codes, scales, zeros, bits, block, inner)
+            codes_ = _codes(build, scales, zeros, bits, block, inner)
             packed = build.packed_codes(codes, inner, bits, fragment)
             weights = Weights(exponents, packed, None if as_codes.has_pass else least, codes_)
             return launch_with(build, product, rows, weights, as_codes)
@@ -192,33 +199,71 @@ def _by_fragments(
     return launch_with(build, product, rows, weights, choice)
 
 
+def _by_codes_of_halves(
+    build: VulkanBuilder,
+    product: Product,
+    rows: View,
+    right: View,
+    codes: View,
+    scales: View,
+    zeros: View | None,
+    bits: int,
+    block: int,
+) -> list[View]:
+    """The product of rows of float16: numbers are rounded to that, as the operator says."""
+    target, fragment, inner = build.target, build.target.fragment, rows.shape[2]
+    assert fragment is not None
+    found = half_weights.choices(target, product, rows, right)
+    found = [choice for choice in found if _takes_codes(choice.tile, inner)]
+    choice = min(found, key=lambda each: each.time, default=None)
+    if choice is None or (half_weights.forced is None and choice.time >= estimate_ordinary(target, product)):
+        return []
+    packed = build.packed_codes(codes, inner, bits, fragment)
+    given = _codes(build, scales, zeros, bits, block, inner, is_scaled=False)
+    return half_weights.launch_with(build, product, rows, right, packed, choice, given)
+
+
 def _takes_codes(tile: Tile, inner: int) -> bool:
     """Whether a tile's subgroups have whole groups of packed columns, and its steps are whole."""
     return tile.sub_n % COLUMN_PADDING == 0 and inner % tile.step_k == 0
 
 
 def _codes(
-    build: VulkanBuilder, codes: View, scales: View, zeros: View | None, bits: int, block: int, inner: int
+    build: VulkanBuilder,
+    scales: View,
+    zeros: View | None,
+    bits: int,
+    block: int,
+    inner: int,
+    *,
+    is_scaled: bool = True,
 ) -> Codes:
+    """What makes numbers of codes, times the powers of two of their columns if there are such."""
     fragment = build.target.fragment
     assert fragment is not None
     layouts = build.target.fragment_layouts(fragment)
     assert layouts is not None and layouts.b is not None
-    scaled = build.prepared(
-        scales, f"scaled for {bits} bits, by blocks", partial(_scaled_by_blocks, bits=bits)
-    )
+    if is_scaled:
+        scaled = partial(_scaled_by_blocks, bits=bits)
+        scales = build.prepared(scales, f"scaled for {bits} bits, by blocks", scaled, dtypes.FLOAT32)
+    else:
+        scales = build.prepared(scales, "by blocks", _by_blocks, dtypes.FLOAT32)
     if zeros is not None:
         change = partial(_zeros_by_blocks, bits=bits, blocks=-(-inner // block))
         zeros = build.prepared(zeros, f"of {bits} bits, by blocks", change, dtypes.FLOAT32)
-    return Codes(bits, block, scaled, zeros, layouts.b)
+    return Codes(bits, block, scales, zeros, layouts.b)
+
+
+def _by_blocks(scales: Array) -> Array:
+    return np.ascontiguousarray(scales.T, np.float32)
 
 
 def _scaled_by_blocks(scales: Array, bits: int) -> Array:
-    return np.ascontiguousarray(_scaled(scales, bits).T)
+    return _by_blocks(_scaled(scales, bits))
 
 
 def _zeros_by_blocks(zeros: Array, bits: int, blocks: int) -> Array:
-    return np.ascontiguousarray(unpacked(zeros, bits, blocks).T, np.float32)
+    return _by_blocks(unpacked(zeros, bits, blocks))
 
 
 def _emit_fragments(

@@ -126,20 +126,37 @@ def fits(tile: Tile, fragment: Fragment, target: Target, a: View) -> bool:
 
 def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Choice) -> list[View]:
     """Emits the product with the epilogue on offer; returns the views of its results."""
-    fragment, tile = fragment_of(build.target, a, b), choice.tile
+    fragment = fragment_of(build.target, a, b)
     assert fragment is not None
-    rows = readable(build, a)
-    lines = lines_of(rows)
     if b.buffer.is_constant:
         packed = build.packed_weights(matrix_units.matrix_of(b), fragment)
     else:
         packed = build.packed_values(matrix_units.matrices_of(b), fragment)
+    return launch_with(build, product, a, b, packed, choice)
+
+
+def launch_with(
+    build: VulkanBuilder,
+    product: Product,
+    a: View,
+    b: View,
+    packed: View,
+    choice: Choice,
+    codes: matrix_units.Codes | None = None,
+) -> list[View]:
+    """Emits the product by what is packed of an operand: halves, or codes of few bits."""
+    fragment, tile = fragment_of(build.target, a, b), choice.tile
+    assert fragment is not None
+    rows = readable(build, a)
+    lines = lines_of(rows)
     epilogue, outputs = build.take_epilogue(product.result)
     writer = build.writer()
-    pointers = {"B_POINTER": writer.read(packed, width=4)}
+    pointers = {"B_POINTER": writer.read(packed, width=4 if codes is None else 1)}
     matrix_units.define(
         writer, fragment, choice, (product.m, product.n, product.k), pointers, batch_words(product.batch, b)
     )
+    if codes is not None:
+        codes.define(writer)
     is_whole = is_multiple(lines.rows, tile.m) and is_multiple(lines.k, tile.step_k)
     writer.text(f"{lines.define(writer, rows, 'A')}\nstatic const bool IS_WHOLE = {boolean(is_whole)};")
     files = (
@@ -147,7 +164,7 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
         "matrix_units_halves",
         "matrix_units_unscaled",
         "matrix_units_results",
-        "unit_weights",
+        "unit_weights" if codes is None else "few_bit_weights",
         "tile_bands",
         "matrix_units",
         "shared_results",
