@@ -59,6 +59,8 @@ MOST_CODED = 128
 """Rows of products that make numbers of codes where they multiply, once for each tile of rows: of 8192² with
 4 bits, 16 rows take 39 µs so and 102 with halves that a launch makes, 128 rows 95 and 130, 512 rows 302 and
 238 (H200)."""
+CODED_LONGER = 1.8
+"""How much longer steps take that make numbers of codes (144 figures of an H200)."""
 SEEN = 256
 """Columns whose numbers are looked at, of each step of k."""
 
@@ -164,7 +166,8 @@ def _by_fragments(
     names = f"{bits} bits"
     exponents = build.prepared(scales, f"exponents of {names}", partial(_exponents, bits=bits), dtypes.INT32)
     if has_codes:
-        as_codes = choose(target, fragment, product, partial(_takes_codes, inner=inner), passes)
+        suits = partial(_takes_codes, inner=inner)
+        as_codes = choose(target, fragment, product, suits, passes, slower=CODED_LONGER)
         if as_codes is not None:
             codes_ = _codes(build, scales, zeros, bits, block, inner)
             packed = build.packed_codes(codes, inner, bits, fragment)
@@ -213,7 +216,7 @@ def _by_codes_of_halves(
     """The product of rows of float16: numbers are rounded to that, as the operator says."""
     target, fragment, inner = build.target, build.target.fragment, rows.shape[2]
     assert fragment is not None
-    found = half_weights.choices(target, product, rows, right)
+    found = half_weights.choices(target, product, rows, right, CODED_LONGER)
     found = [choice for choice in found if _takes_codes(choice.tile, inner)]
     choice = min(found, key=lambda each: each.time, default=None)
     if choice is None or (half_weights.forced is None and choice.time >= estimate_ordinary(target, product)):

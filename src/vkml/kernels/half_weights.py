@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vkml.dataclasses import dataclass
@@ -41,7 +42,7 @@ def choose(target: Target, product: Product, a: View, b: View) -> Choice | None:
     return min(choices(target, product, a, b), key=lambda choice: choice.time, default=None)
 
 
-def choices(target: Target, product: Product, a: View, b: View) -> list[Choice]:
+def choices(target: Target, product: Product, a: View, b: View, slower: float = 1.0) -> list[Choice]:
     """All tiles that fit and numbers of ranges of K, with the time that is estimated for each.
 
     Args:
@@ -49,6 +50,7 @@ def choices(target: Target, product: Product, a: View, b: View) -> list[Choice]:
         product: its sizes.
         a: (1, m, k), of which m may be open.
         b: (1, k, n).
+        slower: by what steps take longer than tiles know.
     """
     fragment = fragment_of(target, a, b)
     if fragment is None or target.strict_fp32 or product.k == 0 or not is_readable(a):
@@ -58,7 +60,10 @@ def choices(target: Target, product: Product, a: View, b: View) -> list[Choice]:
     sizes = zip((fragment.m, fragment.n, fragment.k), LEAST_FRAGMENT, strict=True)
     if forced is None and any(size < least for size, least in sizes):
         return []
-    found = _forced(fragment, target, a) if forced is not None else _all(target, fragment, product, a, b)
+    if forced is not None:
+        found = _forced(fragment, target, a)
+    else:
+        found = _all(target, fragment, product, a, b, slower)
     found = [choice for choice in found if choice.longest_sum(product.k) <= LONGEST_SUM]
     return found if found and target.holds_elements_once(fragment) else []
 
@@ -90,7 +95,9 @@ def _forced(fragment: Fragment, target: Target, a: View) -> list[Choice]:
     return [Choice(*forced)] if fits(forced[0], fragment, target, a) else []
 
 
-def _all(target: Target, fragment: Fragment, product: Product, a: View, b: View) -> list[Choice]:
+def _all(
+    target: Target, fragment: Fragment, product: Product, a: View, b: View, slower: float
+) -> list[Choice]:
     batch, m, n, k = (typical(size) for size in (product.batch, product.m, product.n, product.k))
     passes = padding(a) + packing(b)
     return [
@@ -99,7 +106,12 @@ def _all(target: Target, fragment: Fragment, product: Product, a: View, b: View)
             splits,
             time=passes
             + matrix_tiles.estimate_lines(
-                target, fragment, tile, splits, (batch, m, n, k), product.result.dtype.itemsize
+                target,
+                fragment,
+                replace(tile, step=slower * tile.step),
+                splits,
+                (batch, m, n, k),
+                product.result.dtype.itemsize,
             )
             + range_sums.microseconds(
                 target, product, splits, (tile.m, tile.n), tile.threads(fragment), is_measured=False

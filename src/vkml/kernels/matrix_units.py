@@ -366,12 +366,13 @@ def choose(
     suits: Callable[[Tile], bool] = lambda tile: True,
     passes: tuple[bool, ...] = (),
     tiles: Sequence[Tile] = TILES,
+    slower: float = 1.0,
 ) -> Choice | None:
     """The tile and number of K ranges with the least estimated time; None where no tile fits.
 
     Arguments are those of `choices`.
     """
-    found = choices(target, fragment, product, suits, passes, tiles)
+    found = choices(target, fragment, product, suits, passes, tiles, slower)
     return min(found, key=lambda choice: choice.time, default=None)
 
 
@@ -382,6 +383,7 @@ def choices(
     suits: Callable[[Tile], bool] = lambda tile: True,
     passes: tuple[bool, ...] = (),
     tiles: Sequence[Tile] = TILES,
+    slower: float = 1.0,
 ) -> list[Choice]:
     """All tiles that fit and numbers of K ranges, with the time that is estimated for each.
 
@@ -392,6 +394,7 @@ def choices(
         suits: whether a tile is considered.
         passes: what `Choice.has_pass` may be, if the operand says so.
         tiles: those that there are where workgroups make halves of rows.
+        slower: by what steps take longer than tiles know.
     """
     if forced is not None:
         fits = fits_lines if forced.has_pass else Tile.fits
@@ -416,7 +419,8 @@ def choices(
             tile.threads(fragment),
             is_measured=not choice.has_pass,
         )
-        time = estimate(target, fragment, choice, m, n, k) + adding
+        timed_as = replace(choice, tile=replace(tile, step=slower * tile.step))
+        time = estimate(target, fragment, timed_as, m, n, k) + adding
         timed.append(Choice(tile, choice.splits, choice.has_pass, time))
     return timed
 
