@@ -29,7 +29,7 @@ from tests.kernels.test_halo_units import LINE, ROWS, SAME, WIDE, force, on_halo
 from vkml.engine.sketch import Sketch
 from vkml.ir import TensorType, dtypes
 from vkml.kernels import halo_units
-from vkml.kernels.halo_tiles import Band, Choice
+from vkml.kernels.halo_tiles import Band, Choice, Tile
 from vkml.kernels.views import Buffer, BufferKind, contiguous
 from vkml.onnx import save_graph
 
@@ -40,10 +40,13 @@ def forced() -> Iterator[None]:
     halo_units.forced = None
 
 
+SMALL = Tile(1, 8, 4, 1, 1, 16, 2, 3)
+"""Four subgroups, one below the other."""
 MANY = Shape(2, 48, 48, (9, 17), (3, 3), pads=SAME, group=12)
 CASES = {
     "groups of 4": (Choice(ROWS, 1), MANY),
     "groups of 8 in a line": (Choice(LINE, 1), replace(MANY, channels=64, filters=64, group=8)),
+    "rows of four, by small tiles": (Choice(SMALL, 1), replace(MANY, spatial=(9, 20))),
     "groups that tiles cut": (Choice(ROWS, 1), replace(MANY, channels=72, filters=72, group=3)),
     "ranges of channels": (Choice(LINE, 2), replace(MANY, channels=96, filters=24, group=6)),
     "more filters than channels": (Choice(ROWS, 1), replace(MANY, channels=32, filters=80, group=16)),
@@ -80,6 +83,7 @@ def check_results(device: str, choice: Choice, shape: Shape, x: Floats, weight: 
 FACTORS = (1e6, 1e12, 1e25)
 SOME = (
     "groups of 4",
+    "rows of four, by small tiles",
     "groups of 8 in a line",
     "groups that tiles cut",
     "ranges of channels",
@@ -166,7 +170,7 @@ def in_pieces(device: str, name: str, x: Floats, weight: Floats) -> Floats:
     return np.asarray(found)
 
 
-@pytest.mark.parametrize("name", ["groups of 4", "each group by itself"])
+@pytest.mark.parametrize("name", ["groups of 4", "each group by itself", "rows of four, by small tiles"])
 def test_pieces_are_as_exact_as_float32(device: str, name: str) -> None:
     shape = CASES[name][1]
     x, weight = shape.x(), shape.weight()
