@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper, numpy_helper
 
 import vkml
 from tests.kernels.gpu_targets import GPU
@@ -16,8 +19,10 @@ from tests.quantized.few_bits import FewBits, Model, packed, random_weights
 from vkml import vulkan
 from vkml.engine.devices import target_of
 from vkml.ir import Constant, TensorType, dtypes
+from vkml.ir.packing import unpacked
 from vkml.kernels import block_product, half_weights, matrix_tiles, matrix_units
 from vkml.kernels.packed_codes import why_no_codes
+from vkml.kernels.spec import Dispatch
 from vkml.kernels.views import Buffer, BufferKind, View, contiguous
 from vkml.lowering.kept import forget_lowerings
 from vkml.lowering.target import Target
@@ -146,8 +151,102 @@ def test_codes_by_rows_of_halves(lavapipe: str, units: Target, splits: int) -> N
     np.testing.assert_array_equal(found[5], special[5].astype(np.float16))
 
 
+SHARED = {
+    "zero points, of more blocks": ("zeros", (96, 40), (128, 40)),
+    "zero points, of more columns": ("zeros", (128, 40), (64, 80)),
+    "scales, of more columns": ("scales", (128, 40), (64, 80)),
+    "codes, of more columns": ("codes", (128, 40), (64, 80)),
+}
+
+
+@pytest.mark.parametrize("has_codes", [False, True], ids=["a row", "codes"])
+@pytest.mark.parametrize("name", SHARED)
+def test_nodes_that_see_one_constant_in_several_shapes(
+    lavapipe: str, units: Target, name: str, has_codes: bool
+) -> None:
+    """Operands of MatMulNBits may come in one dimension each: nodes of other sizes may have them in common."""
+    what, *shapes = SHARED[name]
+    rows, fragment = 16 if has_codes else 1, units.fragment
+    assert fragment is not None
+    if has_codes:
+        tile = matrix_tiles.Tile(2 * fragment.m, 2 * fragment.n, 2, 1, 32, 1, 1.0, 1.0)
+        matrix_units.forced = matrix_tiles.Choice(tile, 1)
+    forget_lowerings()
+    models, expected, feed = [], [], {}
+    first = random_weights(*shapes[0], has_zeros=True)
+    for number, (inner, columns) in enumerate(shapes):
+        weights = random_weights(inner, columns, has_zeros=True, seed=number)
+        blocks = inner // weights.block
+        if what == "zeros":
+            seen = unpacked(packed(first.zeros, 4).reshape(columns, -1), 4, blocks)
+            weights = replace(weights, zeros=seen.astype(np.int64))
+        elif what == "scales":
+            weights = replace(weights, scales=first.scales.reshape(columns, blocks))
+        else:
+            weights = replace(weights, codes=first.codes.reshape(columns, inner))
+        x = np.random.default_rng(number).standard_normal((rows, inner)).astype(np.float32)
+        feed[f"x{number}"] = x
+        models.append(weights)
+        expected.append(x.astype(np.float64) @ weights.matrix)
+    with vkml.InferenceSession(of_shared(models, what, rows), devices=lavapipe, precision="high") as session:
+        found = session.run(None, feed)
+        kernels = [step.kernel for step in session.report().steps]
+    assert kernels.count("matmul" if has_codes else "block_product") == 2
+    for y, exact in zip(found, expected, strict=True):
+        assert np.linalg.norm(y - exact) < 1e-3 * np.linalg.norm(exact)
+
+
+def of_shared(models: list[FewBits], what: str, rows: int) -> bytes:
+    """A MatMulNBits for each, which have one of their operands in common."""
+    arrays: list[np.ndarray] = []
+    nodes, given, made = [], [], []
+    for number, weights in enumerate(models):
+        columns, inner = weights.codes.shape
+        operands = {
+            "codes": packed(weights.codes.reshape(columns, -1, weights.block), 4),
+            "scales": weights.scales.reshape(-1),
+            "zeros": packed(weights.zeros, 4).reshape(-1),
+        }
+        names = [f"x{number}"]
+        for name, array in operands.items():
+            if name == what and number:
+                same = next(at for at, one in enumerate(arrays) if one.tobytes() == array.tobytes())
+                names.append(f"w{same}")
+                continue
+            names.append(f"w{len(arrays)}")
+            arrays.append(array.reshape(-1))
+        sizes = {"K": inner, "N": columns, "bits": 4, "block_size": weights.block}
+        nodes.append(helper.make_node("MatMulNBits", names, [f"y{number}"], domain="com.microsoft", **sizes))
+        given.append(helper.make_tensor_value_info(f"x{number}", onnx.TensorProto.FLOAT, [rows, inner]))
+        made.append(helper.make_tensor_value_info(f"y{number}", onnx.TensorProto.FLOAT, None))
+    held = [numpy_helper.from_array(array, f"w{at}") for at, array in enumerate(arrays)]
+    graph = helper.make_graph(nodes, "shared", given, made, held)
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_rows_find_room_on_small_devices(bits: int) -> None:
+    """In what devices have at the least; what the kernel takes is counted as it is there."""
+    small = replace(GPU, shared_bytes=16384, max_invocations=128, fragment=None)
+    weights = random_weights(512, 64, bits=bits, block=64)
+    for rows in (1, 3, 8):
+        [launch] = launches_of(small, weights, rows)
+        named = dict(re.findall(r"static const int (\w+) = (\d+);", launch.kernel.source))
+        m, lanes, columns, own, words = (
+            int(named[name]) for name in ("M", "LANES", "COLUMNS", "OWN", "WORDS")
+        )
+        fours = words * 32 // bits // 4 | 1
+        assert m == rows and 16 * m * lanes * fours <= small.shared_bytes
+        assert 4 * lanes * columns * own * m <= small.shared_bytes
+
+
 def kernels_of(target: Target, weights: FewBits, rows: int = 128) -> list[str]:
     """The labels of the launches of a product with weights without zero points."""
+    return [launch.kernel.label for launch in launches_of(target, weights, rows)]
+
+
+def launches_of(target: Target, weights: FewBits, rows: int) -> list[Dispatch]:
     columns, inner = weights.codes.shape
     build = VulkanBuilder(target)
     type_ = TensorType(dtypes.FLOAT32, (rows, inner))
@@ -160,7 +259,7 @@ def kernels_of(target: Target, weights: FewBits, rows: int = 128) -> list[str]:
     scales = constant(weights.scales, "scales")
     with build.step(TensorType(dtypes.FLOAT32, (rows, columns))):
         build.block_matmul(a, codes, scales, None, weights.bits, weights.block, rounds=False)
-    return [launch.kernel.label for launch in build.launches]
+    return build.launches
 
 
 def test_which_weights_become_fragments() -> None:

@@ -19,7 +19,7 @@ from vkml.ir.file_constant import release_pages
 from vkml.ir.graph import ScaledConstant, scaled
 from vkml.ir.lazy import lazy
 from vkml.ir.packing import to_bytes
-from vkml.kernels.packed_weights import PackedConstant
+from vkml.kernels.packed_weights import PackedOnDevice
 from vkml.kernels.spec import KernelSpec
 from vkml.lowering.memory import ALIGNMENT
 
@@ -81,7 +81,7 @@ class WeightStore:
         """Kernels that `add` will run."""
         with self._lock:
             fresh = [each for each in constants if id(each) not in self._places]
-        return [each.dispatch.kernel for each in fresh if isinstance(each, PackedConstant)]
+        return [each.dispatch.kernel for each in fresh if isinstance(each, PackedOnDevice)]
 
     def add(self, constants: Sequence[Constant]) -> Lease:
         """Uploads those not there yet, into one arena; weights that the device packs lie last there.
@@ -115,8 +115,8 @@ class WeightStore:
         """Uploads, without the lock: a progress callback is the caller's code. The arena has one user."""
         from vkml.vulkan import MemoryKind
 
-        plain = [constant for constant in fresh if not isinstance(constant, PackedConstant)]
-        packed = [constant for constant in fresh if isinstance(constant, PackedConstant)]
+        plain = [constant for constant in fresh if not isinstance(constant, PackedOnDevice)]
+        packed = [constant for constant in fresh if isinstance(constant, PackedOnDevice)]
         fresh = [*plain, *packed]
         offsets, size, done = [], 0, 0
         for constant in fresh:
@@ -176,7 +176,7 @@ class WeightStore:
         self._device.upload(memory, start, whole)
 
     def _pack(
-        self, memory: Memory, batch: Sequence[tuple[PackedConstant, int]], pipelines: dict[int, Pipeline]
+        self, memory: Memory, batch: Sequence[tuple[PackedOnDevice, int]], pipelines: dict[int, Pipeline]
     ) -> None:
         """Uploads originals beside the arena, has them packed, and gives their memory back."""
         from vkml.vulkan import MemoryKind
@@ -262,11 +262,11 @@ def _together(constants: Sequence[Constant], offsets: Sequence[int]) -> Iterator
 
 
 def _batches(
-    packed: Sequence[PackedConstant], offsets: Sequence[int]
-) -> Iterator[list[tuple[PackedConstant, int]]]:
+    packed: Sequence[PackedOnDevice], offsets: Sequence[int]
+) -> Iterator[list[tuple[PackedOnDevice, int]]]:
     """Weights with their offsets, as many in a list as an upload takes at a time: memory and a submission for
     each would take longer than to pack it."""
-    batch: list[tuple[PackedConstant, int]] = []
+    batch: list[tuple[PackedOnDevice, int]] = []
     taken = 0
     for weights, offset in zip(packed, offsets, strict=True):
         size = weights.original.type.bytes

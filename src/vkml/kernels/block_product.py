@@ -16,7 +16,7 @@ from vkml.ir.scalar import arithmetic_type
 from vkml.ir.size import Size, typical
 from vkml.ir.wording import counted
 from vkml.kernels import half_weights, matrix_units
-from vkml.kernels.gemm import Product, aligned, estimate_ordinary, load_vector, matrix_product
+from vkml.kernels.gemm import LAUNCH, Product, aligned, estimate_ordinary, load_vector, matrix_product
 from vkml.kernels.matrix_tiles import Tile
 from vkml.kernels.matrix_units import (
     Codes,
@@ -51,10 +51,14 @@ MOST_FLOAT_BYTES = 1 << 28
 """unless there were too many."""
 THREADS = 256
 FEWEST_LANES = 8
+SOME_LANES = 16
+"""For which fewer words at a time are taken: 8 rows of 8192² with 4 bits take 76 µs so, not 93."""
 MOST_LANES = 64
 """That share a column."""
 MOST_OWN = 4
 """Columns of a thread."""
+DIRECT = 7e6
+"""Products of numbers that the kernel of few rows does in a microsecond, of more than four rows (H200)."""
 MOST_CODED = 128
 """Rows of products that make numbers of codes where they multiply, once for each tile of rows: of 8192² with
 4 bits, 16 rows take 39 µs so and 102 with halves that a launch makes, 128 rows 95 and 130, 512 rows 302 and
@@ -78,15 +82,15 @@ def block_product(
     columns, inner = scales.shape[0], a.shape[1]
     is_large = a.itemsize * columns * inner > MOST_FLOAT_BYTES
     are_many = isinstance(rows, Size) or rows > MAX_ROWS
-    if are_many or rows > MOST_DIRECT:
-        is_apart = is_large or not are_many
+    # A matrix of so many floats, or for so few rows, is not made; codes are for rows that are known.
+    is_apart = is_large or not are_many
+    if (are_many or rows > MOST_DIRECT) and not (is_apart and isinstance(rows, Size)):
         on_units = _by_fragments(build, a, codes, scales, zeros, bits, block, takes_halves=not is_apart)
         if on_units or not is_apart:
             return on_units or _by_floats(build, a, codes, scales, zeros, bits, block)
     together = MAX_ROWS if isinstance(rows, Size) else max(1, min(rows, MAX_ROWS))
-    words = _words_of_vector(build, codes, WORD_BITS // bits, block)
+    words, lanes = _shares(build, codes, together, bits, block)
     vectors = -(-inner * bits // (WORD_BITS * words))
-    lanes = _lanes(build, together, vectors, words * WORD_BITS // bits)
     count = min(THREADS, build.target.max_invocations) // lanes
     own = _columns_of_thread(build, together, columns, count)
     accumulator = compute_type(arithmetic_type(a.dtype))
@@ -148,25 +152,28 @@ def _by_fragments(
         return []
     right = View(codes.buffer, a.dtype, (1, inner, columns), (0, 1, inner), 0)
     product = matrix_product(rows, right, build.result())
+    otherwise = None if takes_halves else LAUNCH + typical(product.m) * columns * inner / DIRECT
     has_few_rows = not takes_halves or typical(product.m) <= MOST_CODED
-    has_codes = has_few_rows and not why_no_codes(target, bits, block)
+    has_codes = a.dtype in (dtypes.FLOAT16, dtypes.FLOAT32) and has_few_rows
+    has_codes = has_codes and not why_no_codes(target, bits, block)
     if a.dtype == dtypes.FLOAT16 and has_codes:
-        return _by_codes_of_halves(build, product, rows, right, codes, scales, zeros, bits, block)
+        return _by_codes_of_halves(build, product, rows, right, codes, scales, zeros, bits, block, otherwise)
     if a.dtype != dtypes.FLOAT32:
+        return []
+    suits = partial(_takes_codes, inner=inner)
+    if has_codes:
+        as_codes = choose(target, fragment, product, suits, slower=CODED_LONGER)
+        has_codes = not why_not_chosen(target, product, as_codes, ordinary=otherwise)
+    if not (has_codes or takes_halves):
         return []
     least = _least_power(build, codes, scales, zeros, bits, block, inner)
     if least is None:
         return []
     has_passes = a.buffer.products > 1 or not leaves_room(least)
     passes = (True,) if has_passes else ()
-    choice = choose(target, fragment, product, passes=passes)
-    if why_not_chosen(target, product, choice):
-        return []
-    assert choice is not None
     names = f"{bits} bits"
     exponents = build.prepared(scales, f"exponents of {names}", partial(_exponents, bits=bits), dtypes.INT32)
     if has_codes:
-        suits = partial(_takes_codes, inner=inner)
         as_codes = choose(target, fragment, product, suits, passes, slower=CODED_LONGER)
         if as_codes is not None:
             codes_ = _codes(build, scales, zeros, bits, block, inner)
@@ -175,6 +182,10 @@ def _by_fragments(
             return launch_with(build, product, rows, weights, as_codes)
     if not takes_halves:
         return []
+    choice = choose(target, fragment, product, passes=passes)
+    if why_not_chosen(target, product, choice):
+        return []
+    assert choice is not None
     writer = build.writer()
     scaled = build.prepared(scales, f"scaled for {names}", partial(_scaled, bits=bits))
     _write_matrix(writer, codes, scaled, _zero_words(build, zeros, bits), bits, block, "float")
@@ -212,14 +223,19 @@ def _by_codes_of_halves(
     zeros: View | None,
     bits: int,
     block: int,
+    otherwise: float | None,
 ) -> list[View]:
-    """The product of rows of float16: numbers are rounded to that, as the operator says."""
+    """The product of rows of float16: numbers are rounded to that, as the operator says.
+
+    Nothing where it takes no less than `otherwise` (microseconds; None: than ordinary arithmetic).
+    """
     target, fragment, inner = build.target, build.target.fragment, rows.shape[2]
     assert fragment is not None
     found = half_weights.choices(target, product, rows, right, CODED_LONGER)
     found = [choice for choice in found if _takes_codes(choice.tile, inner)]
     choice = min(found, key=lambda each: each.time, default=None)
-    if choice is None or (half_weights.forced is None and choice.time >= estimate_ordinary(target, product)):
+    otherwise = estimate_ordinary(target, product) if otherwise is None else otherwise
+    if choice is None or (half_weights.forced is None and choice.time >= otherwise):
         return []
     packed = build.packed_codes(codes, inner, bits, fragment)
     given = _codes(build, scales, zeros, bits, block, inner, is_scaled=False)
@@ -252,8 +268,9 @@ def _codes(
     else:
         scales = build.prepared(scales, "by blocks", _by_blocks, dtypes.FLOAT32)
     if zeros is not None:
-        change = partial(_zeros_by_blocks, bits=bits, blocks=-(-inner // block))
-        zeros = build.prepared(zeros, f"of {bits} bits, by blocks", change, dtypes.FLOAT32)
+        blocks = -(-inner // block)
+        change = partial(_zeros_by_blocks, bits=bits, blocks=blocks)
+        zeros = build.prepared(zeros, f"of {bits} bits, {blocks} blocks", change, dtypes.FLOAT32)
     return Codes(bits, block, scales, zeros, layouts.b)
 
 
@@ -365,29 +382,32 @@ def _by_floats(
     return build.matmul(build.reshape(a, (1, *a.shape)), right)
 
 
-def _words_of_vector(build: VulkanBuilder, codes: View, numbers: int, block: int) -> int:
-    """Words, of so many numbers, of a column that a thread reads at a time: whole blocks or parts of one."""
-    if build.target.processors == 1:
-        return 1  # software drivers take minutes to compile what is unrolled
+def _shares(build: VulkanBuilder, codes: View, rows: int, bits: int, block: int) -> tuple[int, int]:
+    """How many words of a column a thread reads at a time, and how many threads share one.
+
+    Words are whole blocks, or a part of one; threads are as many as have words and find room for what of the
+    rows they meet.
+    """
+    length = codes.shape[1]
     start = codes.offset * codes.itemsize
-    return next(
-        words
-        for words in (4, 2, 1)
-        if start % (4 * words) == 0 == codes.shape[1] % (4 * words)
-        and 0 in (words * numbers % block, block % (words * numbers))
-    )
-
-
-def _lanes(build: VulkanBuilder, rows: int, vectors: int, numbers: int) -> int:
-    """How many threads share a column: as many as have a vector and find room for what of A they meet."""
-    lanes = FEWEST_LANES
-    while (
-        lanes < MOST_LANES
-        and 2 * lanes <= vectors
-        and 2 * lanes * rows * 16 * (numbers // 4 | 1) <= build.target.shared_bytes // 2
-    ):
-        lanes *= 2
-    return lanes
+    # Software drivers take minutes to compile what is unrolled.
+    for words in (4, 2, 1) if build.target.processors > 1 else (1,):
+        numbers = words * WORD_BITS // bits
+        are_whole = start % (4 * words) == 0 == length % (4 * words)
+        if words > 1 and not (are_whole and 0 in (numbers % block, block % numbers)):
+            continue
+        room = rows * (numbers // 4 | 1) * 16
+        vectors = -(-length // (4 * words))
+        lanes = FEWEST_LANES
+        while (
+            lanes < MOST_LANES and 2 * lanes <= vectors and 2 * lanes * room <= build.target.shared_bytes // 2
+        ):
+            lanes *= 2
+        if words == 1:
+            return words, lanes
+        if lanes * room <= build.target.shared_bytes and (lanes >= SOME_LANES or 2 * lanes > vectors):
+            return words, lanes
+    raise AssertionError("a word at a time always finds room")
 
 
 def _columns_of_thread(build: VulkanBuilder, rows: int, columns: int, across: int) -> int:

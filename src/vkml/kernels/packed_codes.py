@@ -11,7 +11,7 @@ from vkml.kernels.packed_weights import (
     UNIT_NEEDS,
     WIDEST_TILE,
     Fragment,
-    PackedConstant,
+    PackedOnDevice,
     padded,
 )
 from vkml.kernels.spec import Dispatch
@@ -49,7 +49,7 @@ def why_no_codes(target: Target, bits: int, block: int) -> str:
     return ""
 
 
-class PackedCodes(PackedConstant):
+class PackedCodes(PackedOnDevice):
     """Numbers of few bits: of each step of a fragment's k, of each 16 columns, each lane's words."""
 
     def __init__(

@@ -96,7 +96,7 @@ class Fragment:
         return {"float16": "half", "bfloat16": "BFloat16"}[self.element]
 
 
-class PackedConstant(Constant):
+class PackedOnDevice(Constant):
     """A constant that the device makes of another one, by a launch, as it is uploaded: 32-bit words."""
 
     def __init__(
@@ -137,7 +137,7 @@ class PackedConstant(Constant):
         raise EngineError("packed weights are made on the device: they have no array on the host")
 
 
-class PackedWeights(PackedConstant):
+class PackedWeights(PackedOnDevice):
     """Weights in the order of the matrix unit's fragments: float32's in fp16, each column scaled by a power
     of two; float16's and bfloat16's as they are.
 

@@ -149,11 +149,13 @@ class Builder(Templates, Generic[D]):
         constant = view.buffer.constant
         assert constant is not None
         forms = prepared_forms(constant)
-        changed = forms.get(key)
+        # Nodes may see one constant in several shapes.
+        name = f"{key}, of {view.shape}"
+        changed = forms.get(name)
         if changed is None:
             array = change(constant.array.reshape(view.shape))
             changed = settled(Constant(dtype or constant.dtype, array.shape, array))
-            forms[key] = changed
+            forms[name] = changed
         return self._derived(view, changed, lambda build, seen: build.prepared(seen, key, change, dtype))
 
     def _derived(self, view: View, constant: Constant, again: Callable[[Any, View], View]) -> View:

@@ -17,7 +17,7 @@ from vkml.ir.windows import Windows
 from vkml.kernels.candidates import Candidate, described
 from vkml.kernels.links import Link
 from vkml.kernels.packed_codes import PackedCodes
-from vkml.kernels.packed_weights import Fragment, PackedConstant, PackedWeights
+from vkml.kernels.packed_weights import Fragment, PackedOnDevice, PackedWeights
 from vkml.kernels.spec import Dispatch, KernelSpec
 from vkml.kernels.views import Buffer, BufferKind, View
 from vkml.kernels.writer import KernelWriter, storage_type
@@ -115,7 +115,7 @@ class VulkanBuilder(PassBuilder):
         push_bytes = self.target.push_bytes
         return self._packed(
             codes,
-            f"codes of {bits} bits, {inner} a column, {fragment}",
+            f"codes of {bits} bits, {inner} a column, of {codes.shape}, {fragment}",
             lambda constant: PackedCodes(constant, codes, inner, bits, fragment, push_bytes),
             lambda build, seen: build.packed_codes(seen, inner, bits, fragment),
         )
@@ -124,7 +124,7 @@ class VulkanBuilder(PassBuilder):
         self,
         view: View,
         key: str,
-        make: Callable[[Constant], PackedConstant],
+        make: Callable[[Constant], PackedOnDevice],
         again: Callable[[VulkanBuilder, View], View],
     ) -> View:
         constant = view.buffer.constant
