@@ -164,7 +164,7 @@ SHARED = {
 def test_nodes_that_see_one_constant_in_several_shapes(
     lavapipe: str, units: Target, name: str, has_codes: bool
 ) -> None:
-    """Operands of MatMulNBits may come in one dimension each: nodes of other sizes may have them in common."""
+    """Operands of MatMulNBits may come in one dimension each, so nodes of other sizes may share them."""
     what, *shapes = SHARED[name]
     rows, fragment = 16 if has_codes else 1, units.fragment
     assert fragment is not None
