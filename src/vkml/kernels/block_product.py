@@ -189,25 +189,6 @@ def _by_fragments(
     writer = build.writer()
     scaled = build.prepared(scales, f"scaled for {names}", partial(_scaled, bits=bits))
     _write_matrix(writer, codes, scaled, _zero_words(build, zeros, bits), bits, block, "float")
-    numbers = [
-        "struct Bits { uint word; float zero; float scale; };",
-        "Bits load_bits(int row, int k)",
-        "{",
-        "    Bits bits;",
-        "    bits.word = load_word(row, k * BITS / 32);",
-        "    bits.zero = load_zero(row, k / BLOCK);",
-        "    bits.scale = load_scale(row, k / BLOCK);",
-        "    return bits;",
-        "}",
-        "float4 numbers_of(Bits bits, int k)",
-        "{",
-        "    uint word = bits.word >> uint(k * BITS % 32);",
-        "    float4 numbers;",
-        "    [ForceUnroll] for (int i = 0; i < 4; ++i) numbers[i] = number_of(word, i, bits.zero);",
-        "    return numbers * float4(bits.scale);",
-        "}",
-    ]
-    writer.text("\n".join(numbers))
     fragments = _emit_fragments(build, writer, inner, columns, fragment)
     weights = Weights(exponents, fragments, None if choice.has_pass else least)
     return launch_with(build, product, rows, weights, choice)
@@ -289,8 +270,11 @@ def _zeros_by_blocks(zeros: Array, bits: int, blocks: int) -> Array:
 def _emit_fragments(
     build: VulkanBuilder, writer: KernelWriter, k: int, columns: int, fragment: Fragment
 ) -> View:
-    """Emits the launch that makes halves in the order of fragments, of what ``numbers_of`` gives, and room
-    behind them that kernels may read."""
+    """Emits the launch that makes halves in the order of fragments.
+
+    Returns:
+        These, and room behind them that kernels may read.
+    """
     halves = fragment_bytes(k, columns, 16)
     packed = build.scratch(TensorType(dtypes.UINT32, (halves // 4,)))
     pointer = writer.write(packed, width=4)

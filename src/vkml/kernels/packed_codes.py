@@ -74,21 +74,7 @@ class PackedCodes(PackedOnDevice):
             lines = (
                 f"static const int BITS = {bits};",
                 *number_of("float", is_whole=True),
-                "struct Bits { uint word; };",
-                "Bits load_bits(int n, int k)",
-                "{",
-                "    Bits bits;",
-                "    int at = k * BITS / 32;",
-                f"    bits.word = {pointer}[{at}];",
-                "    return bits;",
-                "}",
-                "float4 numbers_of(Bits bits, int k)",
-                "{",
-                "    uint word = bits.word >> uint(k * BITS % 32);",
-                "    float4 numbers;",
-                "    [ForceUnroll] for (int i = 0; i < 4; ++i) numbers[i] = number_of(word, i, 0.0);",
-                "    return numbers;",
-                "}",
+                f"uint load_word(int n, int at) {{ return {pointer}[{at}]; }}",
                 "#define CODES",
             )
             writer.text("\n".join(lines))
@@ -106,10 +92,10 @@ def fragment_bytes(inner: int, columns: int, bits: int) -> int:
 def write_fragments(
     writer: KernelWriter, inner: int, columns: int, fragment: Fragment, pointer: str, label: str
 ) -> Dispatch:
-    """The launch that makes fragments of what the kernel's ``numbers_of`` gives.
+    """The launch that makes fragments of a matrix's numbers.
 
     Args:
-        writer: of the kernel, which has ``Bits``, ``load_bits`` and ``numbers_of``.
+        writer: of the kernel, which has what block_fragments.slang reads.
         inner: numbers of a column.
         columns: how many there are.
         fragment: whose order.
